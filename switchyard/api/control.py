@@ -1,0 +1,142 @@
+"""The control plane: health, metrics, lists, a decision without its request. FastAPI, since convenience wins here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from starlette.exceptions import HTTPException
+
+from switchyard import __version__
+from switchyard.api.auth import Keys
+from switchyard.api.endpoints import ENDPOINTS
+from switchyard.api.envelope import error_body
+from switchyard.errors import BodyTooLarge, GatewayError, InvalidRequest, MethodNotAllowed, Unauthorized, UnknownModel, UnknownPath
+
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Gateway(Protocol):
+    """What the control plane shows; `app.py` has the real one."""
+
+    def readiness(self) -> tuple[bool, dict[str, Any]]:
+        """Whether traffic is welcome, and details for people."""
+
+    def models(self) -> Mapping[str, dict[str, Any]]:
+        """Cards of all routes and pools, by name."""
+
+    def model(self, name: str) -> dict[str, Any] | None:
+        """The card of a route, pool or alias."""
+
+    async def explain(self, body: bytes, protocol: str, headers: Mapping[str, str]) -> dict[str, Any]:
+        """The decision for a request, without serving it."""
+
+    def metrics(self) -> bytes:
+        """Prometheus text."""
+
+    def latest_decisions(self, limit: int) -> list[dict[str, Any]]:
+        """The newest records, newest first."""
+
+
+def make_control(gateway: Gateway, keys: Keys, max_body_bytes: int, lifespan: Callable[[FastAPI], Any]) -> FastAPI:
+    """The FastAPI app around a gateway.
+
+    Args:
+        gateway: what is shown.
+        keys: who may see it.
+        max_body_bytes: longest body of `/v1/decision`.
+        lifespan: owns every background task.
+    """
+    app = FastAPI(title="Switchyard", version=__version__, lifespan=lifespan, redoc_url=None, docs_url="/docs")
+
+    def need_key(request: Request) -> None:
+        if keys.name_of(request.headers.raw) is None:
+            raise Unauthorized("a valid key is needed: send Authorization: Bearer KEY, or x-api-key: KEY")
+
+    def need_admin(request: Request) -> None:
+        if not keys.admits_admin(request.headers.raw):
+            raise Unauthorized("the admin key is needed here (server.admin_key_env)")
+
+    keyed, admin = [Depends(need_key)], [Depends(need_admin)]
+
+    @app.exception_handler(GatewayError)
+    async def _refuse(request: Request, error: GatewayError) -> Response:
+        return _error_response(request, error, error.status)
+
+    @app.exception_handler(HTTPException)
+    async def _refuse_http(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 405:
+            refusal: GatewayError = MethodNotAllowed(f"{request.url.path} does not take {request.method}")
+        else:
+            refusal = UnknownPath(f"there is no {request.method} {request.url.path}; see /docs")
+        return _error_response(request, refusal, error.status_code)
+
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def root() -> dict[str, str]:
+        return {"name": "switchyard", "version": __version__, "docs": "/docs"}
+
+    @app.api_route("/healthz", methods=["GET", "HEAD"], response_class=PlainTextResponse)
+    async def healthz() -> str:
+        """200 while the process lives."""
+        return "ok\n"
+
+    @app.api_route("/readyz", methods=["GET", "HEAD"])
+    async def readyz() -> Response:
+        """200 when traffic is welcome, 503 while starting, draining, or while no engine at all can be reached."""
+        ready, details = gateway.readiness()
+        return JSONResponse(details, 200 if ready else 503)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Prometheus text. Open like the health paths: it holds names from the policy and numbers."""
+        return Response(gateway.metrics(), media_type=PROMETHEUS)
+
+    @app.get("/v1/models", dependencies=keyed)
+    async def models() -> dict[str, Any]:
+        """Routes and pools, with the context that any request to them really gets."""
+        return {"object": "list", "data": list(gateway.models().values())}
+
+    @app.get("/v1/models/{name:path}", dependencies=keyed)
+    async def model(name: str) -> dict[str, Any]:
+        """One route, pool or alias; names may have slashes."""
+        card = gateway.model(name)
+        if card is None:
+            raise UnknownModel(f"there is no model {name[:100]!r} here; known: {', '.join(gateway.models())}", param="model")
+        return card
+
+    @app.post("/v1/decision", dependencies=keyed)
+    async def decision(request: Request) -> dict[str, Any]:
+        """What would happen to a request, without doing it: send its body, and `?endpoint=/v1/messages` if not chat."""
+        path = request.query_params.get("endpoint", "/v1/chat/completions")
+        endpoint = ENDPOINTS.get(path.encode())
+        if endpoint is None:
+            known = ", ".join(e.path for e in ENDPOINTS.values())
+            raise InvalidRequest(f"endpoint must be one of {known}")
+        body = await _limited_body(request, max_body_bytes)
+        return await gateway.explain(body, endpoint.protocol, dict(request.headers))
+
+    @app.get("/admin/decisions", dependencies=admin)
+    async def decisions(limit: int = 100) -> list[dict[str, Any]]:
+        """The latest decision records, newest first."""
+        return gateway.latest_decisions(max(0, min(limit, 1000)))
+
+    return app
+
+
+async def _limited_body(request: Request, limit: int) -> bytes:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > limit:
+            raise BodyTooLarge(f"the body is longer than {limit >> 20} MiB (server.max_body_mb)")
+    return bytes(body)
+
+
+def _error_response(request: Request, error: GatewayError, status: int) -> Response:
+    protocol = "messages" if request.url.path.startswith("/v1/messages") else "chat"
+    headers = {"x-switchyard-error": error.code}
+    if isinstance(error, Unauthorized):
+        headers["www-authenticate"] = "Bearer"
+    return Response(error_body(protocol, error), status, headers, "application/json")

@@ -1,0 +1,241 @@
+"""The composition root: from a policy to a running gateway. Everything that lives long is made here and only here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from random import Random
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from switchyard.api.auth import Keys
+from switchyard.api.control import make_control
+from switchyard.api.server import SWEEP_S as CLIENT_SWEEP_S
+from switchyard.api.server import Door
+from switchyard.config.load import Secrets
+from switchyard.config.policy import EmbeddedClassifier, Policy
+from switchyard.pipeline import Pipeline, Target
+from switchyard.pools.health import Prober
+from switchyard.pools.pool import Pool
+from switchyard.routing.classify.base import Classifier
+from switchyard.routing.classify.embedded import EmbeddedClassifier as Embedded
+from switchyard.routing.classify.model import Ask, ModelJudge
+from switchyard.routing.lookup import Names
+from switchyard.routing.request import Body, RequestView
+from switchyard.routing.session import Pins
+from switchyard.telemetry.logs import DecisionLog
+from switchyard.telemetry.metrics import Labels, Metrics
+from switchyard.telemetry.record import Listener, Recorder
+from switchyard.telemetry.tracing import make_tracing
+from switchyard.upstream.pool import SWEEP_S as ENGINE_SWEEP_S
+from switchyard.upstream.pool import ConnectionPool
+
+FLUSH_S = 0.5
+FIRST_PROBE_LIMIT_S = 2.5  # then the gateway takes traffic, whatever its engines say
+MAX_STORED = 10_000
+
+log = logging.getLogger("switchyard")
+
+
+class StoredResponses:
+    """Places of the answers that engines keep for the Responses endpoint; the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[str, tuple[str, str]] = OrderedDict()
+
+    def place_of(self, response_id: str) -> tuple[str, str] | None:
+        """See `pipeline.Stored`."""
+        return self._places.get(response_id)
+
+    def remember(self, response_id: str, pool: str, replica: str) -> None:
+        """See `pipeline.Stored`."""
+        self._places[response_id] = (pool, replica)
+        if len(self._places) > MAX_STORED:
+            self._places.popitem(last=False)
+
+
+class Gateway:
+    """A policy at work: its pools, its pipeline, its tasks.
+
+    Args:
+        policy: what it does.
+        secrets: the keys that the policy names.
+        random: source of chance.
+        ask: reaches a pool for a `model` classifier; left out: this gateway's own pools.
+    """
+
+    def __init__(self, policy: Policy, secrets: Secrets, random: Random | None = None, ask: Ask | None = None) -> None:
+        self.policy = policy
+        self._ask = ask
+        self._random = random or Random()
+        self._created = int(time.time())
+        self._started = False
+        self.pools = {name: Pool(name, block, self._random) for name, block in policy.pools.items()}
+        self._connections = {
+            (pool.name, replica.label): ConnectionPool(replica.url, replica.label, pool.settings.timeouts)
+            for pool in self.pools.values()
+            for replica in pool.replicas
+        }
+        self._names = Names(policy)
+        self._pins = Pins(policy.server.session_ttl_s, time.monotonic)
+        self._metrics = Metrics(self._read_gauges)
+        self._decision_log = DecisionLog(policy.server.decision_log) if policy.server.decision_log else None
+        listeners: list[Listener] = [self._metrics]
+        if self._decision_log is not None:
+            listeners.append(self._decision_log)
+        self._recorder = Recorder(listeners)
+        self._tracing = make_tracing(os.environ)
+        self._secrets = secrets
+        self.pipeline = Pipeline(
+            policy, self._find_target, self.pools, self._connections, secrets.pool_keys, self._make_classifiers(), self._pins,
+            StoredResponses(), self._recorder, self._tracing, lambda: time.localtime().tm_hour,
+        )  # fmt: skip
+        keys = Keys(secrets.api_keys, secrets.admin_key)
+        self.door = Door(keys, policy.server.max_body_mb << 20, self.pipeline.handle, self.pipeline.handle_stored)
+        self.app = make_control(self, keys, policy.server.max_body_mb << 20, self._lifespan)
+
+    def _make_classifiers(self) -> dict[str, list[Classifier]]:
+        def make(settings: Any) -> Classifier:
+            if isinstance(settings, EmbeddedClassifier):
+                return Embedded()
+            return ModelJudge(settings, self._ask or (lambda pool, body: self.pipeline.ask_pool(pool, body)))
+
+        return {name: [make(c) for c in route.classify] for name, route in self.policy.routes.items()}
+
+    def _find_target(self, model: str) -> Target | None:
+        found = self._names.find(model)
+        return None if found is None else Target(*found)
+
+    # ---- life ----
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        """Owns every background task; when one fails for good, the log says so and the others go on."""
+        async with httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_connections=None)) as client:
+            prober = Prober(list(self.pools.values()), self._secrets.pool_keys, self._random, client)
+            tasks = [
+                asyncio.create_task(self._begin(prober), name="probes"),
+                asyncio.create_task(_repeat(ENGINE_SWEEP_S, self._sweep_engines), name="engine limits"),
+                asyncio.create_task(_repeat(CLIENT_SWEEP_S, self._sweep_clients), name="client limits"),
+            ]
+            if self._decision_log is not None:
+                tasks.append(asyncio.create_task(_repeat(FLUSH_S, self._decision_log.flush), name="decision log"))
+            for task in tasks:
+                task.add_done_callback(_report)
+            try:
+                yield {"door": self.door}
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                for connections in self._connections.values():
+                    connections.close()
+                if self._decision_log is not None:
+                    self._decision_log.close()
+                await asyncio.to_thread(self._tracing.shut_down)
+
+    async def _begin(self, prober: Prober) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_PROBE_LIMIT_S):
+                await prober.probe_all_once()
+        self._started = True
+        down = [f"{r.pool}/{r.label}" for p in self.pools.values() for r in p.replicas if not r.healthy]
+        if down:
+            log.warning("serving, but these replicas can't be used now: %s", ", ".join(down))
+        await prober.watch()
+
+    def _sweep_engines(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for connections in self._connections.values():
+            connections.sweep(now_s)
+
+    def _sweep_clients(self) -> None:
+        self.door.sweep(asyncio.get_running_loop().time())
+
+    def drain(self) -> None:
+        """Take no new requests; /readyz says so at once."""
+        self.door.draining = True
+
+    # ---- what the control plane shows (api.control.Gateway) ----
+
+    def readiness(self) -> tuple[bool, dict[str, Any]]:
+        """See `api.control.Gateway`."""
+        pools = {
+            pool.name: {
+                "replicas": {
+                    r.label: {"state": r.state, "in_flight": r.in_flight, **({"problem": r.problem} if r.problem else {})}
+                    for r in pool.replicas
+                },
+                "healthy": sum(r.healthy for r in pool.replicas),
+                "queued": pool.queued,
+            }
+            for pool in self.pools.values()
+        }
+        reason = ""
+        if self.door.draining:
+            reason = "draining"
+        elif not self._started:
+            reason = "starting: engines are being asked for the first time"
+        elif not any(r.healthy for p in self.pools.values() for r in p.replicas):
+            reason = "no engine of any pool can be reached"
+        ready = not reason
+        return ready, {"ready": ready, **({"reason": reason} if reason else {}), "pools": pools}
+
+    def models(self) -> Mapping[str, dict[str, Any]]:
+        """See `api.control.Gateway`."""
+        names = [*self.policy.routes, *self.policy.pools]
+        return {name: card for name in names if (card := self.model(name)) is not None}
+
+    def model(self, name: str) -> dict[str, Any] | None:
+        """The card of a name. `max_model_len` is the largest context that a request can get: longer pools take over."""
+        found = self._names.find(name)
+        if found is None:
+            return None
+        route_name, route = found
+        pools = [self.pools[p] for p in route.pools]
+        known = [p.context_tokens for p in pools if p.context_tokens]
+        takes = {c for p in pools for c in p.accepts}
+        card: dict[str, Any] = {"id": name, "object": "model", "created": self._created, "owned_by": "switchyard"}
+        if known:
+            card["max_model_len"] = max(known)
+        card["modalities"] = ["text", *(c for c in ("images", "audio") if c in takes)]
+        card["switchyard"] = {"kind": "route" if route_name else "pool", "pools": [p.name for p in pools]}
+        return card
+
+    async def explain(self, body: bytes, protocol: str, headers: Mapping[str, str]) -> dict[str, Any]:
+        """See `api.control.Gateway`."""
+        return await self.pipeline.explain(RequestView(protocol, Body(body), headers))
+
+    def metrics(self) -> bytes:
+        """See `api.control.Gateway`."""
+        return self._metrics.text()
+
+    def latest_decisions(self, limit: int) -> list[dict[str, Any]]:
+        """See `api.control.Gateway`."""
+        return [record.as_line() for record in list(self._recorder.latest)[::-1][:limit]]
+
+    def _read_gauges(self) -> Iterator[tuple[str, Labels, float]]:
+        for pool in self.pools.values():
+            yield "switchyard_queued", (pool.name,), pool.queued
+            for replica in pool.replicas:
+                yield "switchyard_in_flight", (pool.name, replica.label), replica.in_flight
+                yield "switchyard_replica_up", (pool.name, replica.label), float(replica.healthy)
+        yield "switchyard_sessions", (), len(self._pins)
+
+
+async def _repeat(every_s: float, act: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        act()
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("the task %s has failed and is gone", task.get_name(), exc_info=task.exception())

@@ -1,0 +1,1 @@
+"""The commands of `switchyard`: one module each; heavy imports stay inside the command."""

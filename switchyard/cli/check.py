@@ -1,0 +1,92 @@
+"""Say everything that is wrong with a policy, with file, line, key and a hint - or that it is good.
+
+  switchyard check policy.yaml
+  switchyard check policy.yaml --json
+
+Warnings (a key's variable that is not set here, a setting that has no effect yet) don't change the exit code:
+0 for a good policy, 1 for one with errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Mapping
+
+from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, CommandFailed
+from switchyard.config.load import PolicyError, load_policy, read_secrets
+from switchyard.config.policy import Policy
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("policy", metavar="FILE", help="policy file")
+    parser.add_argument("--json", action="store_true", help="problems and warnings as JSON")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Check a file."""
+    problems: list[dict[str, object]] = []
+    warnings: list[str] = []
+    try:
+        policy = load_policy(given.policy)
+        warnings = list(find_warnings(policy, given.policy, os.environ))
+    except PolicyError as error:
+        problems = [vars(p) for p in error.problems]
+        text = str(error)
+    except OSError as error:
+        raise CommandFailed(f"can't read {given.policy}: {error.strerror}", COULD_NOT_RUN) from None
+    if given.json:
+        print(json.dumps({"good": not problems, "problems": problems, "warnings": warnings}, indent=2))
+    else:
+        if problems:
+            print(text)
+        for warning in warnings:
+            print(f"{given.policy}: warning: {warning}")
+        if not problems:
+            print(f"{given.policy} is good: {_summary(policy)}")
+    return NOT_GOOD if problems else GOOD
+
+
+def _summary(policy: Policy) -> str:
+    replicas = sum(len(p.replicas) for p in policy.pools.values())
+    return f"{len(policy.routes)} routes, {len(policy.pools)} pools, {replicas} replicas"
+
+
+def find_warnings(policy: Policy, file: str, environment: Mapping[str, str]) -> Iterator[str]:
+    """What is no error, but may not do what its author thinks."""
+    try:
+        read_secrets(policy, file, environment)
+    except PolicyError as error:
+        for problem in error.problems:
+            yield f"{problem.key}: {problem.message} here; `serve` will refuse to start without it"
+    if policy.server.state != "memory":
+        yield "server.state: pins are kept in this process only in this version; Redis is not used yet"
+    if not policy.routes:
+        yield "there are no routes: clients can only ask for pools by name"
+    for name, pool in policy.pools.items():
+        wanted = 32_000  # what coding agents ask for
+        if isinstance(pool.context, int) and pool.context < 2 * wanted and pool.max_output_tokens == "pass":
+            yield (
+                f"pools.{name}: agents ask for {wanted} output tokens, which leaves little of {pool.context}: "
+                "consider max_output_tokens: clamp"
+            )
+    for name, route in policy.routes.items():
+        if route.check.tool_calls == "escalate":
+            yield f"routes.{name}.check.tool_calls: escalate has no effect in this version; calls pass unchecked"
+        if route.share is not None:
+            yield f"routes.{name}.share: the share is not controlled in this version; thresholds alone decide"
+        if route.use is None and route.choose and not route.classify and any(t.p_at_least for t in route.choose):
+            yield f"routes.{name}: choose has thresholds, but classify is empty: every request goes to {route.default_pool}"
+        yield from _unreachable(name, route.choose)
+
+
+def _unreachable(name: str, steps: tuple[object, ...]) -> Iterator[str]:
+    limits = [getattr(s, "p_at_least", None) for s in steps]
+    for i, limit in enumerate(limits):
+        if limit is None and i < len(limits) - 1:
+            yield f"routes.{name}.choose[{i}] always holds: the entries after it are never reached"
+            return
+        if i and limit is not None and limits[i - 1] is not None and limit >= limits[i - 1]:  # type: ignore[operator]  # both floats
+            yield f"routes.{name}.choose[{i}]: p_at_least {limit} is not below the one before it: it is never reached"

@@ -1,0 +1,3 @@
+"""Stub."""
+def add_arguments(parser): pass
+def run(given): return 0

@@ -1,0 +1,78 @@
+"""`switchyard`: finds the command, hands over, and turns what it raises into one clear line and an exit code.
+
+Exit codes: 0 good; 1 the thing checked is not good; 2 wrong use; 3 could not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from switchyard import __version__
+
+COMMANDS = {
+    "init": "write a commented policy for the engines at some URLs",
+    "serve": "run the gateway with a policy",
+    "check": "say everything that is wrong with a policy, or that it is good",
+    "explain": "show how a policy decides about a request in a file",
+    "schema": "print the JSON Schema of policies",
+    "demo": "start small real engines and the gateway, and show routed requests",
+}
+
+GOOD, NOT_GOOD, WRONG_USE, COULD_NOT_RUN = 0, 1, 2, 3
+
+
+class CommandFailed(Exception):
+    """Ends a command with a message and an exit code."""
+
+    def __init__(self, message: str, code: int = COULD_NOT_RUN) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="switchyard",
+        description="One endpoint in front of your own models: a YAML policy decides which pool and replica answers.",
+        epilog="Begin with `switchyard demo`, or `switchyard init http://127.0.0.1:8000 > policy.yaml`. "
+        "Exit codes: 0 good, 1 the thing checked is not good, 2 wrong use, 3 could not run.",
+    )
+    parser.add_argument("--version", action="version", version=f"switchyard {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
+        module = importlib.import_module(f"switchyard.cli.{name}")
+        command = commands.add_parser(
+            name, help=summary, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code."""
+    given = make_parser().parse_args(argv)
+    try:
+        code = given.run(given)
+        sys.stdout.flush()
+    except CommandFailed as failed:
+        print(f"switchyard {given.command}: {failed}", file=sys.stderr)
+        return failed.code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return GOOD
+    except Exception as error:  # noqa: BLE001  # the last place: a traceback is for those who ask for it
+        if os.environ.get("SWITCHYARD_TRACEBACK"):
+            raise
+        print(
+            f"switchyard {given.command}: unexpected {type(error).__name__}: {error} (SWITCHYARD_TRACEBACK=1 shows where)",
+            file=sys.stderr,
+        )
+        return COULD_NOT_RUN
+    return int(code)

@@ -1,0 +1,108 @@
+"""Run the gateway with a policy.
+
+  switchyard serve policy.yaml
+  switchyard serve policy.yaml --host 0.0.0.0 --port 8080   (needs server.api_keys_env)
+
+Dead engines don't stop it: it serves, and says so at /readyz. SIGTERM or Ctrl-C lets running requests end
+(server.drain_s); a second one ends at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from switchyard.cli.main import GOOD, NOT_GOOD, CommandFailed
+
+if TYPE_CHECKING:
+    from switchyard.app import Gateway
+    from switchyard.config.policy import Policy
+
+BACKLOG = 4096
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("policy", metavar="FILE", help="policy file")
+    parser.add_argument("--host", help="address to listen on; wins over server.host")
+    parser.add_argument("--port", type=int, help="port to listen on, 0 for a free one; wins over server.port")
+    parser.add_argument("--verbose", action="store_true", help="more log lines")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Serve until a signal comes."""
+    from switchyard.app import Gateway
+    from switchyard.cli.files import read_policy, read_policy_secrets
+    from switchyard.telemetry.logs import set_up_logging
+
+    policy = read_policy(given.policy)
+    overrides = {k: v for k, v in (("host", given.host), ("port", given.port)) if v is not None}
+    policy = policy.model_copy(update={"server": policy.server.model_copy(update=overrides)})
+    secrets = read_policy_secrets(policy, given.policy)
+    check_exposure(policy)
+    set_up_logging(sys.stderr, given.verbose)
+    listener = listen(policy.server.host, policy.server.port)
+    try:
+        gateway = Gateway(policy, secrets)
+    except OSError as error:
+        raise CommandFailed(f"can't open the decision log {error.filename}: {error.strerror}") from None
+    host, port = listener.getsockname()[:2]
+    host = f"[{host}]" if ":" in host else host
+    routes = ", ".join([*policy.routes, *policy.pools])
+    print(f"switchyard listens on http://{host}:{port}  models: {routes}", file=sys.stderr, flush=True)
+    serve_on(gateway, listener)
+    return GOOD
+
+
+def check_exposure(policy: Policy) -> None:
+    """Refuse to bind anything but loopback without keys.
+
+    Raises:
+        CommandFailed: the gateway would be open to the network.
+    """
+    if policy.server.api_keys_env is None and not is_loopback(policy.server.host):
+        raise CommandFailed(
+            f"{policy.server.host} can be reached from other machines and no keys are set: name a variable with keys in "
+            "server.api_keys_env, or listen on 127.0.0.1",
+            NOT_GOOD,
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        CommandFailed: the address can't be had.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        hint = "another process listens there: choose another --port" if error.errno == 98 else "choose another --host or --port"
+        raise CommandFailed(f"can't listen on {host}:{port}: {error.strerror} ({hint})") from None
+    listener.setblocking(False)
+    return listener
+
+
+def serve_on(gateway: Gateway, listener: socket.socket) -> None:
+    """Serve until a signal comes, then drain."""
+    from switchyard.api.server import make_server
+
+    settings = gateway.policy.server
+    make_server(gateway.app, gateway.door, settings.drain_delay_s, settings.drain_s).run([listener])

@@ -1,0 +1,397 @@
+"""The policy as frozen models: one class for each block of the YAML file.
+
+Field docstrings become the descriptions in the JSON Schema. What a value means across blocks (does this pool exist?)
+is checked in `references.py`; reading files is `load.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic_core import PydanticCustomError
+
+from switchyard.config.vocabulary import HEADER_PREFIX, SIGNALS, Kind
+
+T = TypeVar("T")
+Listed = Annotated[tuple[T, ...], Strict(False)]  # YAML has lists; the models are immutable
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Protocol = Literal["chat", "responses", "messages", "completions", "embeddings", "rerank", "score", "tokenize"]
+Capability = Literal["tools", "structured_output", "images", "audio"]
+Balance = Literal["prefix", "least_tokens", "p2c", "round_robin", "random"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value) or len(value) > 128:
+        raise PydanticCustomError("name", "a name is 1 to 128 letters, digits and . _ - / : and starts with a letter or digit")
+    return value
+
+
+def _variable(value: str) -> str:
+    if not _VARIABLE.fullmatch(value):
+        raise PydanticCustomError("variable", "the name of an environment variable is expected, not a secret itself")
+    return value
+
+
+def _url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError as error:
+        raise PydanticCustomError("url", "not a URL: {reason}", {"reason": str(error)}) from None
+    if parts.scheme != "http" or not parts.hostname:
+        raise PydanticCustomError("url", "an engine's URL is expected, like http://10.0.0.1:8000")
+    if parts.username or parts.password:
+        raise PydanticCustomError("url", "no user name or password in a URL: name the pool's key with api_key_env")
+    if parts.path not in {"", "/"} or parts.query or parts.fragment:
+        raise PydanticCustomError("url", "only scheme, host and port are expected: leave out {path}", {"path": parts.path})
+    return f"http://{parts.netloc}" if port else f"http://{parts.netloc}:80"
+
+
+def _state(value: str) -> str:
+    if value != "memory" and not value.startswith(("redis://", "rediss://")):
+        raise PydanticCustomError("state", "memory or redis://host:6379/0 is expected")
+    return value
+
+
+def _turns(value: str) -> str:
+    if not re.fullmatch(r"[1-9]\d{0,3} turns?", value):
+        raise PydanticCustomError("turns", "a number of turns is expected, like 5 turns")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Variable = Annotated[str, AfterValidator(_variable)]
+EngineUrl = Annotated[str, AfterValidator(_url)]
+
+
+class Block(BaseModel):
+    """What all blocks share: immutable, no unknown keys, no silent conversions."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, populate_by_name=True
+    )
+
+
+class Server(Block):
+    """The gateway process itself. Flags of `switchyard serve` win over this block."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Anything but loopback needs `api_keys_env`."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 4000
+    """TCP port; 0 takes a free one."""
+    api_keys_env: Variable | None = None
+    """Environment variable with the comma-separated keys that clients may use. Left out, the gateway is open, and only
+    loopback may be bound. Named but unset or empty is an error."""
+    admin_key_env: Variable | None = None
+    """Environment variable with the key for /admin. Left out, /admin answers only where no API keys are set."""
+    max_body_mb: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Longest request body in MiB; longer ones get 413."""
+    drain_delay_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 0
+    """On SIGTERM /readyz says 503 at once; the listener closes after this many seconds."""
+    drain_s: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 30
+    """How long running requests may go on after the listener closed; what is left then ends with an error."""
+    session_ttl_s: Seconds = 3600
+    """A conversation that was silent for so long is forgotten: its next request is decided anew."""
+    state: Annotated[str, AfterValidator(_state)] = "memory"
+    """Where pins live: memory, or redis://host:6379/0 to share them between gateways."""
+    decision_log: str | None = None
+    """File to which one JSON line for each decision is appended; left out, the last 1,000 are kept in memory only."""
+    log_prompts: bool = False
+    """Put the human's last text into decision records. Off: no text of prompts is written anywhere."""
+
+
+class Replica(Block):
+    """One engine: one copy of the model, be it on one node or tensor-parallel over several (then its head)."""
+
+    url: EngineUrl
+    """Where its HTTP server listens, like http://10.0.0.1:8000."""
+    name: Name | None = None
+    """Name in headers, logs and metrics; left out: host:port."""
+    weight: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 1.0
+    """Share of traffic relative to the other replicas of the pool."""
+    nodes: Listed[Name] = ()
+    """Machines it runs on; for people and tools, the gateway doesn't need them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_url(cls, value: Any) -> Any:
+        return {"url": value} if isinstance(value, str) else value
+
+    @property
+    def label(self) -> str:
+        """Its name, or host:port."""
+        return self.name or self.url.removeprefix("http://")
+
+
+class Limits(Block):
+    """How much a pool takes at once."""
+
+    in_flight: Count = 48
+    """Requests that one replica works on at the same time."""
+    queue: Annotated[int, Field(ge=0)] = 200
+    """Requests that may wait for the pool; more get 429."""
+    queue_timeout_s: Seconds = 30
+    """Longest wait in the queue; then 503."""
+
+
+class Timeouts(Block):
+    """How long an engine may take, each step on its own. They are long by default: a prefill takes minutes."""
+
+    connect_s: Seconds = 2
+    """Until the TCP connection stands."""
+    first_byte_s: Seconds = 600
+    """Until the engine's status line, from the end of the request."""
+    idle_s: Seconds = 120
+    """Longest pause inside an answer."""
+    total_s: Seconds = 3600
+    """Whole attempt."""
+
+
+class Health(Block):
+    """How the replicas of a pool are watched."""
+
+    path: str = "/health"
+    """Path that is asked; any 2xx is good."""
+    every_s: Seconds = 2
+    """Pause between two probes of a replica."""
+    stall_s: Seconds = 20
+    """A replica with requests running and no progress for so long is taken out."""
+
+
+class Pool(Block):
+    """Replicas that serve one model and stand in for each other."""
+
+    model: Annotated[str, Field(min_length=1, max_length=512)]
+    """The model name that its engines serve."""
+    replicas: Annotated[Listed[Replica], Field(min_length=1)]
+    """One entry for each engine: a URL, or a block with url, name, weight, nodes."""
+    balance: Balance = "prefix"
+    """How a replica is picked: prefix (a conversation stays where its cache is), least_tokens, p2c, round_robin, random."""
+    api_key_env: Variable | None = None
+    """Environment variable with the key that the engines want. A client's own key never reaches an engine."""
+    context: Literal["auto"] | Count = "auto"
+    """Tokens that fit, prompt and answer together; auto reads it from the engine's /v1/models."""
+    accepts: Listed[Capability] = ("tools", "structured_output")
+    """What the model can deal with besides text."""
+    max_output_tokens: Literal["pass", "clamp"] = "pass"
+    """clamp lowers what a client asks for to what fits beside its prompt, and says so in the reason."""
+    usage: Literal["pass", "ask"] = "pass"
+    """ask adds stream_options.include_usage to streams and takes the usage event out again for a client that did not
+    ask: exact token counts for one more event per stream."""
+    speaks: Literal["auto"] | Annotated[Listed[Protocol], Field(min_length=1)] = "auto"
+    """Protocols that the engines answer natively; auto asks them."""
+    limits: Limits = Limits()
+    """How much it takes at once."""
+    timeouts: Timeouts = Timeouts()
+    """How long its engines may take."""
+    health: Health = Health()
+    """How its engines are watched."""
+
+
+Scalar = bool | int | Annotated[float, Field(allow_inf_nan=False)] | str
+
+
+class Test(Block):
+    """A comparison for a signal; all that are given must hold."""
+
+    at_least: int | Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """The signal is this number or more."""
+    at_most: int | Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """The signal is this number or less."""
+    is_not: Scalar | None = None
+    """The signal differs from this value."""
+    matches: str | None = None
+    """The text of the signal contains a match of this regular expression."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Test:
+        if not self.model_fields_set:
+            raise PydanticCustomError("empty", "at least one of at_least, at_most, is_not, matches is expected")
+        if self.matches is not None:
+            try:
+                re.compile(self.matches)
+            except re.error as error:
+                raise PydanticCustomError("regex", "not a regular expression: {why}", {"why": str(error)}) from None
+        return self
+
+
+Condition = Scalar | Annotated[Listed[Scalar], Field(min_length=1)] | Test
+
+
+def _signal(name: str) -> str:
+    if name in SIGNALS or (name.startswith(HEADER_PREFIX) and len(name) > len(HEADER_PREFIX)):
+        return name
+    raise PydanticCustomError("signal", "no signal is called {name}", {"name": name, "known": ", ".join(SIGNALS)})
+
+
+SignalName = Annotated[str, AfterValidator(_signal)]
+
+_FITS: dict[Kind, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": (int, float), "text": (str,)}
+_WANTED: dict[Kind, str] = {"bool": "true or false", "int": "a whole number", "float": "a number", "text": "a text"}
+
+
+def condition_problem(name: str, condition: Any) -> str | None:
+    """Say what is wrong with comparing this signal to that value; None when it makes sense."""
+    kind: Kind = "text" if name.startswith(HEADER_PREFIX) else SIGNALS[name].kind
+
+    def wrong(value: Any) -> bool:
+        return not isinstance(value, _FITS[kind]) or (isinstance(value, bool) and kind != "bool")
+
+    if isinstance(condition, Test):
+        if (condition.at_least is not None or condition.at_most is not None) and kind not in {"int", "float"}:
+            return f"{name} is {_WANTED[kind]}: at_least and at_most need a number"
+        if condition.matches is not None and kind != "text":
+            return f"{name} is {_WANTED[kind]}: matches needs a text"
+        values: tuple[Any, ...] = () if condition.is_not is None else (condition.is_not,)
+    else:
+        values = condition if isinstance(condition, tuple) else (condition,)
+    bad = [v for v in values if wrong(v)]
+    return f"{name} is {_WANTED[kind]}, not {bad[0]!r}" if bad else None
+
+
+def _conditions(value: dict[str, Any]) -> dict[str, Any]:
+    problems = [p for name, condition in value.items() if (p := condition_problem(name, condition))]
+    if problems:
+        raise PydanticCustomError("condition", "{problems}", {"problems": "; ".join(problems)})
+    return value
+
+
+class Rule(Block):
+    """A choice from facts alone. The first rule that matches wins, before any classifier."""
+
+    when: Annotated[dict[SignalName, Condition], Field(min_length=1), AfterValidator(_conditions)]
+    """Signals and what they must be; all must hold. A value, a list of values, or {at_least, at_most, is_not, matches}."""
+    use: str
+    """Pool to use."""
+    why: str | None = None
+    """Reason shown in headers and records."""
+    for_: Annotated[str, AfterValidator(_turns)] | None = Field(None, alias="for")
+    """Keep the choice for this many turns of the session, like 5 turns; then back to what the session had."""
+
+
+class EmbeddedClassifier(Block):
+    """In process, without a network, well under a millisecond; a heuristic of surface features for now."""
+
+    type: Literal["embedded"]
+    """embedded"""
+
+
+class ModelClassifier(Block):
+    """An LLM on a pool is asked for one token, yes or no, and its probabilities are read."""
+
+    type: Literal["model"]
+    """model"""
+    pool: str
+    """Pool that judges."""
+    deadline_ms: Annotated[int, Field(ge=1, le=60000)] = 300
+    """Longest wait; then the next classifier is asked."""
+    prompt: str | None = None
+    """Question put to the judge; {task} stands for the human's text. Left out: the shipped one."""
+    max_input_tokens: Annotated[int, Field(ge=64, le=32768)] = 1024
+    """The task is cut to about this length, beginning and end kept."""
+
+
+Classifier = Annotated[EmbeddedClassifier | ModelClassifier, Field(discriminator="type")]
+
+
+class Threshold(Block):
+    """One step from the score to a pool."""
+
+    p_at_least: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Lowest score for this pool; left out: always."""
+    use: str
+    """Pool to use."""
+
+
+class Check(Block):
+    """What is looked at before an answer is released."""
+
+    tool_calls: Literal["pass", "escalate"] = "pass"
+    """escalate: a small pool's tool call must parse, name a given tool and fit its schema, else the next larger pool is
+    asked."""
+
+
+class Share(Block):
+    """Keep a pool's share of the scored decisions."""
+
+    pool: str
+    """The pool whose share is held."""
+    at_most: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Never more than this share; only tightens."""
+    hold: Annotated[float, Field(ge=0, le=1)] | None = None
+    """This share, from both sides."""
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Share:
+        if (self.at_most is None) == (self.hold is None):
+            raise PydanticCustomError("share", "exactly one of at_most and hold is expected")
+        return self
+
+
+class Route(Block):
+    """A model name that clients ask for, and how its requests are decided."""
+
+    use: str | None = None
+    """Always this pool, without any decision."""
+    aliases: Listed[Annotated[str, Field(min_length=1, max_length=128)]] = ()
+    """Other names that mean this route; * stands for any text, like claude-*."""
+    decide_per: Literal["request", "user_turn", "session"] = "user_turn"
+    """When a new decision is made. A tool loop is never split."""
+    rules: Listed[Rule] = ()
+    """Facts that settle it without a model; the first match wins."""
+    classify: Listed[Classifier] = ()
+    """Asked in order until one does not abstain. The score p is the probability that the small pool's answer is as good
+    as the big one's."""
+    choose: Listed[Threshold] = ()
+    """From the score to a pool, from small to big; the first that holds."""
+    check: Check = Check()
+    """What is looked at before an answer is released."""
+    share: Share | None = None
+    """Hold a pool's share of the scored decisions."""
+    otherwise: str | None = None
+    """Pool for when no classifier could say; left out: the last pool of choose."""
+
+    @model_validator(mode="after")
+    def _decidable(self) -> Route:
+        decided = bool(self.rules or self.classify or self.choose or self.otherwise or self.share)
+        if self.use is not None and decided:
+            raise PydanticCustomError("route", "use means always: leave out rules, classify, choose, share and otherwise")
+        if self.use is None and not (self.choose or self.otherwise):
+            raise PydanticCustomError("route", "say where requests go: use, or choose, or otherwise")
+        if self.choose and self.otherwise is None and self.choose[-1].p_at_least is not None:
+            raise PydanticCustomError(
+                "route", "the last entry of choose still has p_at_least: add {use: POOL} after it, or otherwise: POOL"
+            )
+        return self
+
+    @property
+    def default_pool(self) -> str:
+        """Pool for a request on which no classifier had an opinion."""
+        chosen = self.use or self.otherwise or self.choose[-1].use
+        return chosen
+
+    @property
+    def pools(self) -> tuple[str, ...]:
+        """Every pool it may use, from small to big as `choose` says, without repeats."""
+        named = [t.use for t in self.choose] + [r.use for r in self.rules] + [self.default_pool]
+        return tuple(dict.fromkeys(named))
+
+
+class Policy(Block):
+    """The whole file."""
+
+    version: Literal[1]
+    """Version of this format; 1."""
+    server: Server = Server()
+    """The gateway process itself."""
+    pools: Annotated[dict[Name, Pool], Field(min_length=1)]
+    """Groups of engines that serve one model each. A pool can be asked for by its name."""
+    routes: dict[Name, Route] = {}
+    """Model names that clients ask for."""

@@ -1,0 +1,171 @@
+"""Every error that the gateway itself can answer a client with.
+
+A class exists when it has its own HTTP answer or when someone catches it differently. Errors of an engine are not
+here: they pass through (api/envelope.py gives them the endpoint's shape where they lack it).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class GatewayError(Exception):
+    """An answer of the gateway's own making.
+
+    Attributes:
+        status: HTTP status.
+        code: stable name for programs; also sent as `x-switchyard-error`.
+        type: the OpenAI error type.
+        anthropic_type: the Anthropic error type for the same thing.
+        retryable: whether the same request may succeed later without a change.
+    """
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+    type: ClassVar[str] = "server_error"
+    anthropic_type: ClassVar[str] = "api_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+
+class _ClientFault(GatewayError):
+    type = "invalid_request_error"
+    anthropic_type = "invalid_request_error"
+
+
+class InvalidRequest(_ClientFault):
+    """The body or the head can't be read as what the endpoint takes."""
+
+    status = 400
+    code = "invalid_request"
+
+
+class NotCapable(_ClientFault):
+    """No pool of the route can serve what the request contains (images, tools, ...)."""
+
+    status = 400
+    code = "no_capable_pool"
+
+
+class ContextOverflow(_ClientFault):
+    """The request is too long for every pool of the route."""
+
+    status = 400
+    code = "context_length_exceeded"
+
+
+class Unauthorized(GatewayError):
+    """No key, or one that is not in the list."""
+
+    status = 401
+    code = "invalid_api_key"
+    type = "authentication_error"
+    anthropic_type = "authentication_error"
+
+
+class UnknownModel(_ClientFault):
+    """The model name is no route, alias or pool."""
+
+    status = 404
+    code = "model_not_found"
+    anthropic_type = "not_found_error"
+
+
+class UnknownPath(_ClientFault):
+    """There is no such endpoint, or no pool of the route offers it."""
+
+    status = 404
+    code = "endpoint_not_found"
+    anthropic_type = "not_found_error"
+
+
+class MethodNotAllowed(_ClientFault):
+    """The endpoint exists, but not for this method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class BodyTooLarge(_ClientFault):
+    """The body is longer than `server.max_body_mb`."""
+
+    status = 413
+    code = "body_too_large"
+    anthropic_type = "request_too_large"
+
+
+class PoolSaturated(GatewayError):
+    """Every replica is at its limit and the queue is full."""
+
+    status = 429
+    code = "pool_saturated"
+    type = "rate_limit_error"
+    anthropic_type = "rate_limit_error"
+    retryable = True
+
+
+class QueueDeadline(GatewayError):
+    """The request waited in the queue for as long as the policy allows."""
+
+    status = 503
+    code = "queue_timeout"
+    anthropic_type = "overloaded_error"
+    retryable = True
+
+
+class Draining(GatewayError):
+    """The gateway is shutting down."""
+
+    status = 503
+    code = "draining"
+    anthropic_type = "overloaded_error"
+    retryable = True
+
+
+class Unreachable(GatewayError):
+    """No replica could be reached, or it broke off before it answered."""
+
+    status = 502
+    code = "upstream_unreachable"
+    retryable = True
+
+
+class UpstreamTimeout(GatewayError):
+    """The engine took longer than one of the pool's limits."""
+
+    status = 504
+    code = "upstream_timeout"
+    anthropic_type = "timeout_error"
+    retryable = True
+
+
+class BrokenStream(GatewayError):
+    """The engine broke off after the answer had begun; told inside the stream."""
+
+    status = 502
+    code = "upstream_broken"
+    retryable = True
+
+
+LEAVES: tuple[type[GatewayError], ...] = (
+    InvalidRequest,
+    NotCapable,
+    ContextOverflow,
+    Unauthorized,
+    UnknownModel,
+    UnknownPath,
+    MethodNotAllowed,
+    BodyTooLarge,
+    PoolSaturated,
+    QueueDeadline,
+    Draining,
+    Unreachable,
+    UpstreamTimeout,
+    BrokenStream,
+)
+"""All of them, for the reference page and its test."""

@@ -1,0 +1,130 @@
+"""Which of several replicas: five ways, each a pure function over what they look like now."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from hashlib import blake2b
+from random import Random
+from typing import Protocol, TypeVar
+
+BOUND = 1.25
+"""A replica takes affine requests up to this factor over the mean load ..."""
+SLACK = 4
+"""... or up to this many in flight: below that a warm cache is worth more than an even spread."""
+
+
+class Load(Protocol):
+    """A replica as balancing sees it."""
+
+    label: str
+    weight: float
+    in_flight: int
+    tokens: int
+
+
+R = TypeVar("R", bound=Load)
+
+
+def round_robin(replicas: Sequence[R], tick: int) -> R:
+    """In turn; with unequal weights, by a sequence that fills the shares evenly.
+
+    Args:
+        replicas: at least one.
+        tick: number of this choice.
+    """
+    if all(r.weight == replicas[0].weight for r in replicas):
+        return replicas[tick % len(replicas)]
+    golden = (math.sqrt(5) - 1) / 2  # multiples of it, modulo 1, are the most even sequence there is
+    return _at(replicas, (tick * golden) % 1.0)
+
+
+def pick_random(replicas: Sequence[R], random: Random) -> R:
+    """By chance, in proportion to the weights."""
+    return _at(replicas, random.random())
+
+
+def p2c(replicas: Sequence[R], random: Random) -> R:
+    """The less busy of two that are drawn by chance (Mitzenmacher 2001)."""
+    if len(replicas) == 1:
+        return replicas[0]
+    first, second = random.sample(replicas, 2)
+    return first if first.in_flight / first.weight <= second.in_flight / second.weight else second
+
+
+def least_tokens(replicas: Sequence[R], random: Random) -> R:
+    """The one with the fewest estimated tokens in flight for its weight; ties by requests, then by chance."""
+    best = min((r.tokens / r.weight, r.in_flight / r.weight) for r in replicas)
+    equal = [r for r in replicas if (r.tokens / r.weight, r.in_flight / r.weight) == best]
+    return equal[0] if len(equal) == 1 else random.choice(equal)
+
+
+def prefix(replicas: Sequence[R], key: str, mean_load: float) -> R:
+    """The key's home, unless it is too busy; then the next in the key's own order.
+
+    Rendezvous hashing (Thaler and Ravishankar 1998) with bounded load (Mirrokni, Thorup, Zadimoghaddam 2018): when a
+    replica goes, only its keys move, and every gateway finds the same home without asking anybody.
+
+    Args:
+        replicas: at least one.
+        key: session, or hash of the prompt's beginning.
+        mean_load: requests in flight per unit of weight, over the whole pool, this one included.
+    """
+    ordered = rendezvous_order(replicas, key)
+    for replica in ordered:
+        if replica.in_flight + 1 <= max(SLACK, math.ceil(BOUND * mean_load * replica.weight)):
+            return replica
+    return min(ordered, key=lambda r: r.in_flight / r.weight)
+
+
+def rendezvous_order(replicas: Sequence[R], key: str) -> list[R]:
+    """All replicas in the key's own order, heavier ones more often in front (weighted as in Schindelhauer 2005)."""
+    return sorted(replicas, key=lambda r: _rendezvous_score(key, r), reverse=True)
+
+
+def _rendezvous_score(key: str, replica: Load) -> float:
+    digest = blake2b(f"{key}\0{replica.label}".encode(errors="replace"), digest_size=8).digest()
+    uniform = (int.from_bytes(digest, "big") + 1) / (2**64 + 2)
+    return replica.weight / -math.log(uniform)
+
+
+def _at(replicas: Sequence[R], point: float) -> R:
+    """The replica at a point (0..1) of the line of weights."""
+    left = point * sum(r.weight for r in replicas)
+    for replica in replicas:
+        left -= replica.weight
+        if left < 0:
+            return replica
+    return replicas[-1]
+
+
+
+class Balancer:
+    """A pool's way to choose, with the little state that some of them need.
+
+    Args:
+        balance: one of the policy's words.
+        random: source of chance.
+    """
+
+    def __init__(self, balance: str, random: Random) -> None:
+        self._balance = balance
+        self._random = random
+        self._tick = random.randrange(1024)  # several gateways don't start at the same replica
+
+    def choose(self, replicas: Sequence[R], key: str, mean_load: float) -> R:
+        """Pick one of at least one replica; `key` matters to `prefix` alone."""
+        if len(replicas) == 1:
+            return replicas[0]
+        match self._balance:
+            case "prefix":
+                return prefix(replicas, key, mean_load)
+            case "least_tokens":
+                return least_tokens(replicas, self._random)
+            case "p2c":
+                return p2c(replicas, self._random)
+            case "round_robin":
+                self._tick += 1
+                return round_robin(replicas, self._tick)
+            case _:
+                return pick_random(replicas, self._random)

@@ -1,0 +1,134 @@
+"""Active probes: is each engine there, what does it hold, what does it speak? Off the request path, with httpx.
+
+An engine that is slow to answer a probe is busy, not dead: only a refused or broken connection, or an answer that says
+so, changes its state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import httpx
+
+from switchyard.pools.pool import NATIVE, Pool
+from switchyard.pools.replica import Replica
+
+PROBE_TIMEOUT_S = 10.0
+ASK_AGAIN_EVERY = 30  # probes after which an engine's model list is read again: it may have been restarted with another
+
+_PATHS = {
+    "/v1/chat/completions": "chat", "/v1/completions": "completions", "/v1/responses": "responses", "/v1/messages": "messages",
+    "/v1/embeddings": "embeddings", "/v1/rerank": "rerank", "/v1/score": "score", "/tokenize": "tokenize",
+}  # fmt: skip
+
+log = logging.getLogger("switchyard.health")
+
+
+class Prober:
+    """Watches the replicas of all pools.
+
+    Args:
+        pools: whose replicas.
+        keys: the pools' keys; probes carry them as traffic does.
+        random: for jitter.
+        client: an HTTP client of its own, so that probes never wait for traffic.
+    """
+
+    def __init__(self, pools: Sequence[Pool], keys: Mapping[str, str], random: Random, client: httpx.AsyncClient) -> None:
+        self._pools = pools
+        self._keys = keys
+        self._random = random
+        self._client = client
+
+    async def probe_all_once(self) -> None:
+        """One probe of every replica, side by side."""
+        await asyncio.gather(*(self.probe(pool, replica, first=True) for pool in self._pools for replica in pool.replicas))
+
+    async def watch(self) -> None:
+        """Probe for ever, each replica in its own rhythm."""
+        async with asyncio.TaskGroup() as tasks:
+            for pool in self._pools:
+                for replica in pool.replicas:
+                    tasks.create_task(self._watch(pool, replica))
+
+    async def _watch(self, pool: Pool, replica: Replica) -> None:
+        count = 0
+        while True:
+            await asyncio.sleep(pool.settings.health.every_s * self._random.uniform(0.8, 1.2))
+            count += 1
+            await self.probe(pool, replica, first=replica.context_tokens is None or count % ASK_AGAIN_EVERY == 0)
+
+    async def probe(self, pool: Pool, replica: Replica, first: bool) -> None:
+        """Ask the health path; on the first good answer (and now and then) also what the engine serves."""
+        try:
+            answer = await self._get(pool, replica, pool.settings.health.path)
+        except httpx.TimeoutException as error:
+            if isinstance(error, httpx.ConnectTimeout):
+                self._note(pool, replica, lambda: replica.mark("down", "no connection in time"))
+            return
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            reason = str(error) or type(error).__name__
+            self._note(pool, replica, lambda: replica.mark("down", reason))
+            return
+        if answer.is_success:
+            if first or replica.state != "ready":
+                await self._read_model(pool, replica)
+            self._note(pool, replica, lambda: replica.mark("ready"))
+        elif answer.status_code == 503:
+            self._note(pool, replica, lambda: replica.mark("loading", "the engine says 503"))
+        else:
+            problem = f"{pool.settings.health.path} answers {answer.status_code}"
+            self._note(pool, replica, lambda: replica.mark("down", problem))
+
+    def _note(self, pool: Pool, replica: Replica, mark: Callable[[], bool]) -> None:
+        if mark():
+            level = logging.INFO if replica.healthy else logging.WARNING
+            why = f": {replica.problem}" if replica.problem else ""
+            log.log(level, "pool %s: replica %s is %s%s", pool.name, replica.label, replica.state, why)
+        if replica.healthy:
+            pool.wake()
+
+    async def _read_model(self, pool: Pool, replica: Replica) -> None:
+        """Context and protocols, as far as the engine tells."""
+        try:
+            models = await self._get(pool, replica, "/v1/models")
+            replica.context_tokens = read_context(_json(models), pool.settings.model) or replica.context_tokens
+            if pool.settings.speaks == "auto" and replica.protocols is None:
+                replica.protocols = read_protocols(_json(await self._get(pool, replica, "/openapi.json")))
+        except httpx.HTTPError:
+            return  # it answered the health path a moment ago; the next probe asks again
+
+    async def _get(self, pool: Pool, replica: Replica, path: str) -> httpx.Response:
+        key = self._keys.get(pool.name)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return await self._client.get(replica.url + path, headers=headers, timeout=PROBE_TIMEOUT_S)
+
+
+def read_context(models: Any, model: str) -> int | None:
+    """Tokens that a request may take, from an engine's /v1/models: vLLM's `max_model_len`, llama.cpp's `meta.n_ctx`."""
+    cards = models.get("data") if isinstance(models, dict) else None
+    cards = [c for c in cards if isinstance(c, dict)] if isinstance(cards, list) else []
+    for card in sorted(cards, key=lambda c: c.get("id") != model):
+        meta = card.get("meta")
+        for found in (card.get("max_model_len"), meta.get("n_ctx") if isinstance(meta, dict) else None):
+            if isinstance(found, int) and found > 0:
+                return found
+    return None
+
+
+def read_protocols(openapi: Any) -> frozenset[str]:
+    """What an engine's OpenAPI document offers; an engine without one is taken to speak everything."""
+    paths = openapi.get("paths") if isinstance(openapi, dict) else None
+    found = frozenset(_PATHS[p] for p in paths if p in _PATHS) if isinstance(paths, dict) else frozenset()
+    return found or NATIVE
+
+
+def _json(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        return None

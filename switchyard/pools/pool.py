@@ -1,0 +1,177 @@
+"""A pool: its replicas, who may have a place on one, and the bounded queue of those who wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection
+from random import Random
+
+from switchyard.config.policy import Pool as PoolSettings
+from switchyard.errors import PoolSaturated, QueueDeadline
+from switchyard.pools.affinity import Moved
+from switchyard.pools.balance import Balancer, rendezvous_order
+from switchyard.pools.replica import Lease, Replica
+
+NATIVE = frozenset({"chat", "responses", "messages", "completions", "embeddings", "rerank", "score", "tokenize"})
+
+
+class Pool:
+    """Replicas of one model.
+
+    Args:
+        name: its name in the policy.
+        settings: its block.
+        random: source of chance for balancing.
+    """
+
+    def __init__(self, name: str, settings: PoolSettings, random: Random) -> None:
+        self.name = name
+        self.settings = settings
+        self.replicas = tuple(Replica(name, r, settings.limits.in_flight) for r in settings.replicas)
+        self._balancer = Balancer(settings.balance, random)
+        self._moved = Moved()
+        self._waiting: deque[_Waiter] = deque()
+
+    # ---- what deciding may know (routing.decision.PoolView) ----
+
+    @property
+    def accepts(self) -> Collection[str]:
+        """Capabilities besides text."""
+        return self.settings.accepts
+
+    @property
+    def clamps(self) -> bool:
+        """Whether it lowers the wanted output to what fits."""
+        return self.settings.max_output_tokens == "clamp"
+
+    @property
+    def context_tokens(self) -> int | None:
+        """What the policy says, else the smallest that its engines report: any of them may get the request."""
+        if self.settings.context != "auto":
+            return self.settings.context
+        known = [r.context_tokens for r in self.replicas if r.context_tokens]
+        return min(known) if known else None
+
+    def speaks(self, protocol: str) -> bool:
+        """Whether its engines answer this protocol; until one was asked, all are assumed to."""
+        if self.settings.speaks != "auto":
+            return protocol in self.settings.speaks
+        known = [r.protocols for r in self.replicas if r.protocols is not None]
+        return not known or any(protocol in p for p in known)
+
+    # ---- places ----
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait."""
+        return len(self._waiting)
+
+    async def admit(self, key: str, tokens: int, exclude: Collection[str] = ()) -> Lease | None:
+        """Wait for a place on one of the replicas.
+
+        Args:
+            key: the conversation, for affinity.
+            tokens: estimated tokens of the request.
+            exclude: labels of replicas that were tried before.
+
+        Returns:
+            A place, held until its `release`; None when every replica was tried.
+
+        Raises:
+            PoolSaturated: the queue is full.
+            QueueDeadline: no place within `queue_timeout_s`.
+        """
+        if not self._waiting and (lease := self._place(key, tokens, exclude)) is not None:
+            return lease
+        left = [r for r in self.replicas if r.label not in exclude]
+        if not left:
+            return None
+        if not any(r.healthy for r in left):
+            return self._last_resort(left, tokens)
+        limits = self.settings.limits
+        if len(self._waiting) >= limits.queue:
+            raise PoolSaturated(
+                f"pool {self.name}: {self._busy()}, and {len(self._waiting)} wait already; retry in 2 s", retry_after_s=2
+            )
+        waiter = _Waiter(key, tokens, exclude)
+        self._waiting.append(waiter)
+        try:
+            async with asyncio.timeout(limits.queue_timeout_s):
+                return await waiter.lease
+        except TimeoutError:
+            waiter.leave()
+            message = f"pool {self.name}: no place within {limits.queue_timeout_s:g} s; {self._busy()}"
+            raise QueueDeadline(message, retry_after_s=2) from None
+        except asyncio.CancelledError:
+            waiter.leave()
+            raise
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+
+    def wake(self) -> None:
+        """Give free places to those who wait, in their order."""
+        while self._waiting:
+            first = self._waiting[0]
+            lease = self._place(first.key, first.tokens, first.exclude)
+            if lease is None:
+                return
+            self._waiting.popleft()
+            if first.lease.done():  # it left in this very moment
+                lease.release()
+            else:
+                first.lease.set_result(lease)
+
+    def _place(self, key: str, tokens: int, exclude: Collection[str]) -> Lease | None:
+        free = [r for r in self.replicas if r.available and r.label not in exclude]
+        if not free:
+            return None
+        return Lease(self._choose(free, key), tokens, self._after_release)
+
+    def _after_release(self) -> None:
+        if self._waiting:
+            self.wake()
+
+    def _choose(self, free: list[Replica], key: str) -> Replica:
+        if self.settings.balance != "prefix" or len(self.replicas) == 1:
+            return self._balancer.choose(free, key, 0.0)
+        moved_to = self._moved.get(key)
+        for replica in free:
+            if replica.label == moved_to:
+                return replica
+        healthy = [r for r in self.replicas if r.healthy]
+        mean_load = (sum(r.in_flight for r in healthy) + 1) / sum(r.weight for r in healthy)
+        chosen = self._balancer.choose(free, key, mean_load)
+        if len(healthy) < len(self.replicas) and not rendezvous_order(self.replicas, key)[0].healthy:
+            self._moved.put(key, chosen.label)
+        elif moved_to is not None:
+            self._moved.forget(key)
+        return chosen
+
+    def _last_resort(self, left: list[Replica], tokens: int) -> Lease:
+        """All seem down: try one all the same, the probes may be behind."""
+        return Lease(min(left, key=lambda r: r.in_flight), tokens, self._after_release)
+
+    def _busy(self) -> str:
+        healthy = [r for r in self.replicas if r.healthy]
+        full = sum(1 for r in healthy if r.in_flight >= r.limit)
+        limit = self.settings.limits.in_flight
+        return f"{full} of {len(self.replicas)} replicas have {limit} requests each"
+
+
+class _Waiter:
+    """A request in the queue."""
+
+    def __init__(self, key: str, tokens: int, exclude: Collection[str]) -> None:
+        self.key = key
+        self.tokens = tokens
+        self.exclude = exclude
+        self.lease: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+
+    def leave(self) -> None:
+        """Give back a place that came too late."""
+        if self.lease.done() and not self.lease.cancelled() and self.lease.exception() is None:
+            self.lease.result().release()
+        else:
+            self.lease.cancel()

@@ -1,0 +1,277 @@
+"""A read-only view of one request: its original bytes, and the few fields that routing needs.
+
+The body goes to the engine as the bytes that came, with single values replaced in place. So the view keeps where each
+top-level value stands, and reads inside a value only when somebody asks. What the facts mean is `signals.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from switchyard.errors import InvalidRequest
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_KEY = re.compile(rb'[\s,{]*"(?:[^"\\]|\\.)*"\s*:\s*')
+_END = re.compile(rb"\s*\}\s*")
+# An escape of any kind; of the surrogates, only whole pairs are left alone. All alternatives but lone halves are kept.
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.", re.DOTALL
+)
+
+Items = list["Item"]
+
+
+class Item(msgspec.Struct, gc=False):
+    """A message or input item, with what is inside it still as JSON text."""
+
+    role: str = ""
+    type: str = ""
+    content: msgspec.Raw = msgspec.Raw(b"null")
+    tool_calls: msgspec.Raw = msgspec.Raw(b"null")
+    name: Any = None
+    arguments: Any = None
+    output: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Part(msgspec.Struct, gc=False):
+    """One part of a message's content."""
+
+    type: str = ""
+    text: str = ""
+    is_error: bool = False
+    name: str = ""
+    input: msgspec.Raw = msgspec.Raw(b"null")
+    content: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_ITEMS = msgspec.json.Decoder(list[Item])
+_PARTS = msgspec.json.Decoder(list[Part])
+_ITEM = msgspec.json.Decoder(Item)
+_PART = msgspec.json.Decoder(Part)
+_RAWS = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class Body:
+    """A JSON object as it came over the wire.
+
+    Attributes:
+        raw: the bytes.
+        fields: JSON text of each top-level value, with halves of surrogate pairs replaced so that it can be read.
+    """
+
+    __slots__ = ("_spans", "fields", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        """Read the top level.
+
+        Raises:
+            InvalidRequest: for anything but one JSON object without duplicate top-level keys. Broken UTF-8 inside a
+                value is left to the engine's verdict: checking 500 KB for it costs as much as all the rest.
+        """
+        self.raw = raw
+        self.fields: Mapping[str, msgspec.Raw]
+        readable = raw
+        try:
+            self.fields = _FIELDS.decode(raw)
+        except RecursionError:
+            raise InvalidRequest("the body is nested too deep to be read") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            readable = _without_lone_surrogates(raw)
+            self.fields = _retry(readable, error)
+        self._spans = _locate(readable, self.fields)
+
+    def text(self, name: str) -> str | None:
+        """A top-level string; None when it is missing or no string."""
+        value = self.value(name)
+        return value if isinstance(value, str) else None
+
+    def value(self, name: str) -> Any:
+        """A top-level value, decoded; None when it is missing."""
+        found = self.fields.get(name)
+        if found is None:
+            return None
+        try:
+            return msgspec.json.decode(found)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise InvalidRequest(f"{name} is not valid UTF-8 text", param=name) from None
+
+    def size(self, *names: str) -> int:
+        """Bytes that these top-level values take together."""
+        spans = self._spans
+        return sum(spans[n][1] - spans[n][0] for n in names if n in spans)
+
+    def patched(self, changes: Mapping[str, bytes]) -> bytes:
+        """The same bytes with these top-level values replaced by JSON text; missing keys are added at the end."""
+        pieces: list[bytes | memoryview] = []
+        view, at = memoryview(self.raw), 0
+        for start, end, text in sorted((*self._spans[n], t) for n, t in changes.items() if n in self._spans):
+            pieces += (view[at:start], text)
+            at = end
+        added = [(n, t) for n, t in changes.items() if n not in self._spans]
+        if not added:
+            pieces.append(view[at:])
+            return b"".join(pieces)
+        close = self.raw.rindex(b"}")
+        pieces.append(view[at:close])
+        for i, (name, text) in enumerate(added):
+            pieces += (b"," if self.fields or i else b"", msgspec.json.encode(name), b":", text)
+        pieces.append(view[close:])
+        return b"".join(pieces)
+
+
+def _retry(readable: bytes, error: Exception) -> dict[str, msgspec.Raw]:
+    """Read the copy without lone surrogates; what is still wrong is the client's fault."""
+    try:
+        return _FIELDS.decode(readable)
+    except msgspec.ValidationError:
+        raise InvalidRequest("the body must be a JSON object") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as again:
+        if not readable.strip():
+            raise InvalidRequest("the body is empty; a JSON object is expected") from None
+        reason = str(again if "hex escape" in str(error) or "truncated" in str(error) else error)
+        raise InvalidRequest(f"the body is not valid JSON: {reason.removeprefix('JSON is malformed: ')}") from None
+
+
+def _without_lone_surrogates(raw: bytes) -> bytes:
+    """The same text, byte for byte as long, with every escaped half of a surrogate pair as \\ufffd."""
+    return _ESCAPE.sub(lambda m: rb"\ufffd" if m[1] else m[0], raw)
+
+
+def _locate(text: bytes, fields: Mapping[str, msgspec.Raw]) -> dict[str, tuple[int, int]]:
+    """Start and end of each top-level value.
+
+    The decoder gives the values in the order of the text, and the last one of a repeated key at the place of the first.
+    So walking the text with them ends exactly at the closing brace when, and only when, no key is repeated.
+    """
+    spans: dict[str, tuple[int, int]] = {}
+    at = 0
+    for name, value in fields.items():
+        key = _KEY.match(text, at)
+        start = key.end() if key else at
+        written = bytes(value)
+        end = start + len(written)
+        if key is None or not text.startswith(written, start):
+            raise InvalidRequest("the body has a key twice at its top level; engines disagree about which one counts")
+        spans[name] = (start, end)
+        at = end
+    if fields and not _END.fullmatch(text, at):
+        raise InvalidRequest("the body has a key twice at its top level; engines disagree about which one counts")
+    return spans
+
+
+class RequestView:
+    """One request as routing sees it: head, body and endpoint family. Reading further in is done once, when asked.
+
+    Args:
+        protocol: chat, responses, messages, completions, embeddings, rerank, score or tokenize.
+        body: the JSON object.
+        headers: lower-case names and values of the request.
+        key_name: which of the gateway's keys was used; empty without keys.
+        address: the client's address, for requests without any session.
+        counting: the endpoint only counts tokens.
+    """
+
+    def __init__(
+        self,
+        protocol: str,
+        body: Body,
+        headers: Mapping[str, str],
+        key_name: str = "",
+        address: str = "",
+        counting: bool = False,
+    ) -> None:
+        self.protocol = protocol
+        self.body = body
+        self.headers = headers
+        self.key_name = key_name
+        self.address = address
+        self.counting = counting
+
+    @cached_property
+    def stream(self) -> bool:
+        """Whether the client asks for an event stream."""
+        found = self.body.fields.get("stream")
+        return found is not None and bytes(found) == b"true"
+
+    @cached_property
+    def items(self) -> Items:
+        """Messages of chat and Messages, input items of Responses, in order; what can't be read is left out."""
+        raw = self.body.fields.get("input" if self.protocol == "responses" else "messages")
+        if raw is None:
+            return []
+        try:
+            return _ITEMS.decode(raw)
+        except msgspec.MsgspecError:
+            return list(_readable_items(raw))
+
+    @cached_property
+    def tool_names(self) -> tuple[str, ...]:
+        """Names of the tools offered, in order; those without a name by their type."""
+        found = self.body.fields.get("tools")
+        if found is None:
+            return ()
+        tools = self.body.value("tools")
+        return tuple(_tool_name(t) for t in tools) if isinstance(tools, list) else ()
+
+    @cached_property
+    def tool_count(self) -> int:
+        """Number of tools offered."""
+        found = self.body.fields.get("tools")
+        if found is None:
+            return 0
+        try:
+            return len(_RAWS.decode(found))
+        except msgspec.MsgspecError:
+            return 0
+
+
+def _readable_items(raw: msgspec.Raw) -> Iterator[Item]:
+    """The items of a list in which some have an odd shape; a bare string is a message by the user."""
+    text = bytes(raw)
+    if text.startswith(b'"'):
+        yield Item(role="user", content=raw)
+        return
+    try:
+        entries = _RAWS.decode(raw)
+    except msgspec.MsgspecError:
+        return
+    for entry in entries:
+        try:
+            yield _ITEM.decode(entry)
+        except msgspec.MsgspecError:
+            if bytes(entry).startswith(b'"'):
+                yield Item(role="user", content=entry)
+
+
+def content_parts(content: msgspec.Raw) -> list[Part]:
+    """The parts of a message's content; a plain string is one text part, what can't be read is left out."""
+    text = bytes(content)
+    if text.startswith(b'"'):
+        return [Part(type="text", text=msgspec.json.decode(text))]
+    if not text.startswith(b"["):
+        return []
+    try:
+        return _PARTS.decode(text)
+    except msgspec.MsgspecError:
+        pass
+    parts: list[Part] = []
+    for entry in _RAWS.decode(text):
+        try:
+            parts.append(_PART.decode(entry))
+        except msgspec.MsgspecError:
+            if bytes(entry).startswith(b'"'):
+                parts.append(Part(type="text", text=msgspec.json.decode(entry)))
+    return parts
+
+
+def _tool_name(tool: Any) -> str:
+    if not isinstance(tool, dict):
+        return ""
+    function = tool.get("function")
+    named = function if isinstance(function, dict) else tool
+    return str(named.get("name") or tool.get("type") or "")

@@ -1,0 +1,175 @@
+"""Which conversation does a request belong to, and what was decided for it: identity, key and pins.
+
+Ids come from clients. They are bounded, scoped to the API key, hashed before they are kept or shown, and never give
+anybody a right.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from switchyard.routing.signals import Signals
+
+MAX_ID_CHARACTERS = 256
+MAX_PINS = 100_000  # about 30 MB
+_SANE = re.compile(r"[\x21-\x7e]{1,256}")
+_SUFFIX = re.compile(r"_session_([0-9A-Za-z-]{8,64})$")
+_HEADERS = (
+    "x-switchyard-session-id", "x-claude-code-session-id", "x-session-id", "x-session-affinity", "x-opencode-session",
+    "session-id", "session_id",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The conversation that a request belongs to.
+
+    Attributes:
+        key: 16 hex digits; the same for all turns of the conversation, agent and request class.
+        source: where the id came from: a header or field, or `fingerprint`, which is only a hint.
+    """
+
+    key: str
+    source: str
+
+    @property
+    def certain(self) -> bool:
+        """Whether the client named the session itself."""
+        return self.source != "fingerprint"
+
+
+def identify(signals: Signals) -> Session:
+    """Find the session, by the order of names that clients use; else from how the conversation begins."""
+    view = signals.view
+    source, id_ = _named_id(signals)
+    agent = view.headers.get("x-claude-code-agent-id", "")[:MAX_ID_CHARACTERS] or view.headers.get("x-openai-subagent", "")[:64]
+    if not id_:
+        source = "fingerprint"
+        id_ = "\0".join(
+            (view.address if not view.key_name else "", view.body.text("model") or "", signals.system_text,
+             ",".join(view.tool_names), signals.first_human_text)
+        )  # fmt: skip
+    scoped = "\0".join((view.key_name, id_, agent, signals.request_class))
+    return Session(blake2b(scoped.encode(errors="replace"), digest_size=8).hexdigest(), source)
+
+
+def _named_id(signals: Signals) -> tuple[str, str]:
+    """The first sane id and its source; empty when there is none."""
+    view = signals.view
+    for name in _HEADERS:
+        if (found := _sane(view.headers.get(name))) is not None:
+            return name, found
+    turn = _parsed(view.headers.get("x-codex-turn-metadata"))
+    if (found := _sane(turn.get("session_id"))) is not None:
+        return "x-codex-turn-metadata", found
+    if (found := _sane(view.headers.get("x-client-session-id"))) is not None:
+        return "x-client-session-id", found
+    body = view.body
+    metadata = body.value("metadata") if "metadata" in body.fields else None
+    user = metadata.get("user_id") if isinstance(metadata, dict) else None
+    if isinstance(user, str) and len(user) <= 4 * MAX_ID_CHARACTERS:
+        found = _sane(_parsed(user).get("session_id"))
+        if found is None and (suffix := _SUFFIX.search(user)):
+            found = suffix[1]
+        if found is not None:
+            return "metadata.user_id", found
+    for name in ("prompt_cache_key", "conversation", "previous_response_id"):
+        if name in body.fields:
+            value = body.value(name)
+            value = value.get("id") if isinstance(value, dict) else value
+            if (found := _sane(value)) is not None:
+                return name, found
+    return "", ""
+
+
+def _sane(value: Any) -> str | None:
+    return value if isinstance(value, str) and _SANE.fullmatch(value) else None
+
+
+def _parsed(text: str | None) -> Mapping[str, Any]:
+    if not text or not text.startswith("{") or len(text) > 16_384:
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+@dataclass(slots=True)
+class Pin:
+    """What a session had last.
+
+    Attributes:
+        pool: the pool of its latest decision of its own.
+        turn: human turns in the conversation then: the same number is the same tool loop.
+        until_turn: first human turn at which `held_pool` no longer counts.
+        held_pool: a pool that a rule holds it on for some turns.
+        seen_s: when it was last used.
+    """
+
+    pool: str
+    turn: int
+    until_turn: int = 0
+    held_pool: str = ""
+    seen_s: float = 0.0
+
+
+class Pins:
+    """The pins of all sessions in this process: bounded, forgotten after a silence.
+
+    Args:
+        ttl_s: silence after which a session is forgotten.
+        clock: seconds, rising.
+        limit: most sessions kept; the longest unused goes first.
+    """
+
+    def __init__(self, ttl_s: float, clock: Callable[[], float], limit: int = MAX_PINS) -> None:
+        self.ttl_s = ttl_s
+        self._clock = clock
+        self._limit = limit
+        self._pins: OrderedDict[tuple[str, str], Pin] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def get(self, route: str, session: Session) -> Pin | None:
+        """The pin of a session on a route, if it is still remembered."""
+        pin = self._pins.get((route, session.key))
+        if pin is None or self._clock() - pin.seen_s > self.ttl_s:
+            return None
+        return pin
+
+    def put(self, route: str, session: Session, pin: Pin) -> None:
+        """Remember; forgets the oldest when full."""
+        key = (route, session.key)
+        pin.seen_s = self._clock()
+        self._pins[key] = pin
+        self._pins.move_to_end(key)
+        while len(self._pins) > self._limit:
+            self._pins.popitem(last=False)
+
+
+def held_pool(pin: Pin | None, decide_per: str, turn: int, tool_loop: bool, certain: bool) -> tuple[str, str] | None:
+    """The pool that a session keeps for this request, and why; None when a new decision is due.
+
+    A tool loop is never split. Without an id of its own a session may be somebody else's with the same beginning: then
+    only the tool loop is held.
+    """
+    if pin is None:
+        return None
+    if pin.held_pool and turn < pin.until_turn:
+        return pin.held_pool, f"a rule holds the session until turn {pin.until_turn}"
+    if tool_loop and turn <= pin.turn:
+        return pin.pool, "the tool loop goes on where it began"
+    if not certain or decide_per == "request":
+        return None
+    if decide_per == "session":
+        return pin.pool, "the session was decided before"
+    return (pin.pool, "the same turn as before") if turn <= pin.turn else None

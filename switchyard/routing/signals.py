@@ -1,0 +1,362 @@
+"""Facts about a request that are read without any model: the signals of `config/vocabulary.py`.
+
+Each is computed when somebody asks for it, once. A rule, the classifiers and the record ask by name. No I/O here; time
+comes in from outside.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from switchyard.config.vocabulary import HEADER_PREFIX, SIGNALS
+from switchyard.routing.request import Item, RequestView, content_parts
+
+BYTES_PER_TOKEN = 4
+"""English text and code, over common BPE vocabularies: 3 to 5 bytes. An estimate, and called so wherever it shows."""
+IMAGE_TOKENS = 1_000  # a mid-sized picture; models differ between 250 and 1,600
+SEEN_TEXT_CHARACTERS = 4_000  # of the human's last text: enough for any surface feature
+
+_PROMPT_FIELDS = ("messages", "system", "tools", "input", "instructions", "prompt", "query", "documents", "text_1", "text_2")
+_IMAGE_HINT = re.compile(rb'"type"\s*:\s*"(?:image_url|image|input_image)"')
+_AUDIO_HINT = re.compile(rb'"type"\s*:\s*"(?:input_audio|audio|audio_url)"')
+_IMAGE_TYPES = {"image_url", "image", "input_image"}
+_AUDIO_TYPES = {"input_audio", "audio", "audio_url"}
+_BASE64 = re.compile(rb"[A-Za-z0-9+/=_-]{1024,}")
+_CALL_TYPES = {"function_call", "custom_tool_call", "local_shell_call"}
+_RESULT_TYPES = {"function_call_output", "custom_tool_call_output", "local_shell_call_output"}
+_ERROR_TEXT = re.compile(r"^\W{0,3}(error|exception|traceback|failed|fatal|command failed|exit code:? [1-9])", re.IGNORECASE)
+# What agents put around the human's words; each harness marks it with tags of its own.
+_HARNESS = re.compile(
+    r"<(system-reminder|environment_context|environment_details|user_instructions|command-[a-z-]+|local-command-[a-z]+)>"
+    r".*?</\1>",
+    re.DOTALL,
+)
+_BILLING = re.compile(r"^x-anthropic-billing-header:[^\n]*\n?")
+_CODE_LINE = re.compile(r"[{};]\s*$|^\s*(def|class|import|from|fn|let|const|var|return|if|for|while|#include|public|func)\b|=>|::|\(\)|</\w+>")
+_AGENTS: tuple[tuple[str, str], ...] = (
+    ("claude-cli", "claude-code"), ("claude-code", "claude-code"), ("codex", "codex"), ("opencode", "opencode"),
+    ("cline", "cline"), ("qwencode", "qwen-code"), ("qwen-code", "qwen-code"), ("aider", "aider"), ("litellm", "litellm"),
+    ("langchain", "langchain"), ("pydantic-ai", "pydantic-ai"), ("agents/python", "openai-agents"),
+    ("tool-eval-bench", "tool-eval-bench"), ("anthropic", "anthropic"), ("openai", "openai"), ("curl", "curl"),
+)  # fmt: skip
+_SCRIPTS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("han", re.compile(r"[\u4e00-\u9fff]")),
+    ("kana", re.compile(r"[\u3040-\u30ff]")),
+    ("hangul", re.compile(r"[\uac00-\ud7af]")),
+    ("cyrillic", re.compile(r"[\u0400-\u04ff]")),
+    ("arabic", re.compile(r"[\u0600-\u06ff]")),
+    ("devanagari", re.compile(r"[\u0900-\u097f]")),
+    ("greek", re.compile(r"[\u0370-\u03ff]")),
+    ("hebrew", re.compile(r"[\u0590-\u05ff]")),
+    ("latin", re.compile(r"[A-Za-z]")),
+)
+
+
+class Signals:
+    """The signals of one request, by name as attributes or with `get`.
+
+    Args:
+        view: the request.
+        hour: hour of the day, 0..23.
+    """
+
+    def __init__(self, view: RequestView, hour: int = 0) -> None:
+        self.view = view
+        self.hour = hour
+
+    def get(self, name: str) -> Any:
+        """A signal's value by the name it has in a policy, `header.NAME` included."""
+        if name.startswith(HEADER_PREFIX):
+            return self.view.headers.get(name.removeprefix(HEADER_PREFIX).lower(), "")
+        return getattr(self, name)
+
+    def known(self) -> dict[str, Any]:
+        """The signals that were asked for so far: for records, without further work."""
+        return {name: self.__dict__[name] for name in SIGNALS if name in self.__dict__}
+
+    # ---- size ----
+
+    @cached_property
+    def prompt_tokens(self) -> int:
+        """Bytes of all that becomes prompt, over `BYTES_PER_TOKEN`; an image counts `IMAGE_TOKENS`."""
+        body = self.view.body
+        size = body.size(*_PROMPT_FIELDS)
+        if not (self.images or self.audio):
+            return size // BYTES_PER_TOKEN
+        blobs = [m.end() - m.start() for m in _BASE64.finditer(body.raw)]
+        return max(0, size - sum(blobs)) // BYTES_PER_TOKEN + IMAGE_TOKENS * max(1, len(blobs))
+
+    @cached_property
+    def max_output_tokens(self) -> int:
+        """The larger of the names that the protocols have for it."""
+        fields = self.view.body.fields
+        names = [n for n in ("max_tokens", "max_completion_tokens", "max_output_tokens") if n in fields]
+        values = [v for n in names if isinstance(v := self.view.body.value(n), int) and not isinstance(v, bool)]
+        return max(values, default=0)
+
+    # ---- conversation ----
+
+    @cached_property
+    def turns(self) -> int:
+        """Human messages."""
+        return sum(1 for item in self.view.items if is_human(item))
+
+    @cached_property
+    def tools(self) -> int:
+        """Tools offered."""
+        return self.view.tool_count
+
+    @cached_property
+    def tool_loop(self) -> bool:
+        """Whether the conversation ends with a tool's result (reminders of the harness behind it don't count)."""
+        for item in reversed(self.view.items):
+            if item.role == "tool" or item.type in _RESULT_TYPES:
+                return True
+            if item.role in {"system", "developer"}:
+                continue
+            return item.role == "user" and _has_part(item, "tool_result")
+        return False
+
+    @cached_property
+    def tool_calls_in_history(self) -> int:
+        """Calls by the model."""
+        return len(self._calls)
+
+    @cached_property
+    def repeated_call(self) -> int:
+        """Length of the run of equal calls at the end; 0 without any call."""
+        calls = self._calls
+        run = 0
+        while run < len(calls) and calls[-1 - run] == calls[-1]:
+            run += 1
+        return run
+
+    @cached_property
+    def tool_errors_in_a_row(self) -> int:
+        """Results at the end of the conversation that are marked as errors or begin like one."""
+        count = 0
+        for failed in reversed(self._results):
+            if not failed:
+                break
+            count += 1
+        return count
+
+    @cached_property
+    def _calls(self) -> list[tuple[str, str]]:
+        calls: list[tuple[str, str]] = []
+        for item in self.view.items:
+            if item.type in _CALL_TYPES:
+                calls.append((str(item.name), str(item.arguments)))
+            elif item.role == "assistant":
+                calls += _chat_calls(item)
+                if _has_part(item, "tool_use"):
+                    parts = content_parts(item.content)
+                    calls += [(p.name, bytes(p.input).decode(errors="replace")) for p in parts if p.type == "tool_use"]
+        return calls
+
+    @cached_property
+    def _results(self) -> list[bool]:
+        """For each tool result, whether it is an error."""
+        results: list[bool] = []
+        for item in self.view.items:
+            if item.type in _RESULT_TYPES:
+                results.append(_is_error_text(_text_of(item.output)))
+            elif item.role == "tool":
+                results.append(_is_error_text(_text_of(item.content)))
+            elif item.role == "user" and _has_part(item, "tool_result"):
+                parts = [p for p in content_parts(item.content) if p.type == "tool_result"]
+                results += [p.is_error or _is_error_text(_text_of(p.content)) for p in parts]
+        return results
+
+    # ---- what it needs ----
+
+    @cached_property
+    def images(self) -> bool:
+        """A part of some message is an image; text that merely looks like one doesn't count."""
+        return bool(_IMAGE_HINT.search(self.view.body.raw)) and self._has_media(_IMAGE_TYPES)
+
+    @cached_property
+    def audio(self) -> bool:
+        """A part of some message is audio, or `modalities` asks for it."""
+        wanted = self.view.body.value("modalities") if "modalities" in self.view.body.fields else None
+        if isinstance(wanted, list) and "audio" in wanted:
+            return True
+        return bool(_AUDIO_HINT.search(self.view.body.raw)) and self._has_media(_AUDIO_TYPES)
+
+    def _has_media(self, types: set[str]) -> bool:
+        for item in self.view.items:
+            if item.type in types:
+                return True
+            for content in (item.content, item.output):
+                for part in content_parts(content):
+                    if part.type in types or any(p.type in types for p in content_parts(part.content)):
+                        return True
+        return False
+
+    @cached_property
+    def structured_output(self) -> bool:
+        """Any of the protocols' ways to force a form on the answer."""
+        body = self.view.body
+        fields = body.fields
+        if any(n in fields and bytes(fields[n]) != b"null" for n in ("structured_outputs", "guided_json", "guided_regex", "grammar")):
+            return True
+        kinds = {"json_schema", "json_object"}
+        if _inner(body.value("response_format"), "type") in kinds or _inner(body.value("output_format"), "type") in kinds:
+            return True
+        return _inner(body.value("text"), "format", "type") in kinds or (
+            _inner(body.value("output_config"), "format", "type") in kinds
+        )
+
+    @cached_property
+    def reasoning_effort(self) -> str:
+        """chat's `reasoning_effort`, Responses' `reasoning.effort`, Messages' `output_config.effort` or thinking on/off."""
+        body = self.view.body
+        for found in (body.value("reasoning_effort"), _inner(body.value("reasoning"), "effort")):
+            if isinstance(found, str):
+                return found
+        effort = _inner(body.value("output_config"), "effort")
+        if isinstance(effort, str):
+            return effort
+        thinking = _inner(body.value("thinking"), "type")
+        return {"enabled": "high", "adaptive": "medium", "disabled": "none"}.get(str(thinking), "")
+
+    # ---- the human's ask ----
+
+    @cached_property
+    def last_human_text(self) -> str:
+        """What the human said last, without the harness's additions; the beginning of a long text. Not for policies."""
+        view = self.view
+        if view.protocol == "responses" and (plain := view.body.text("input")) is not None:
+            return _clean(plain)
+        if view.protocol in {"completions", "embeddings"}:
+            found = view.body.value("prompt" if view.protocol == "completions" else "input")
+            first = found[0] if isinstance(found, list) and found else found
+            return _clean(first) if isinstance(first, str) else ""
+        for item in reversed(view.items):
+            if is_human(item) and (text := _clean(_text_of(item.content))):
+                return text
+        return ""
+
+    @cached_property
+    def first_human_text(self) -> str:
+        """What the human said first: the same in every turn of a conversation. Not for policies."""
+        for item in self.view.items:
+            if is_human(item) and (text := _clean(_text_of(item.content))):
+                return text
+        return self.last_human_text
+
+    @cached_property
+    def system_text(self) -> str:
+        """System text of any protocol, without a line that changes with every request. Not for policies."""
+        found = self.view.body.fields.get("system" if self.view.protocol == "messages" else "instructions")
+        if found is not None:
+            return "\n".join(filter(None, (_BILLING.sub("", p.text) for p in content_parts(found))))
+        first = self.view.items[:1]
+        return _text_of(first[0].content) if first and first[0].role in {"system", "developer"} else ""
+
+    @cached_property
+    def code_share(self) -> float:
+        """Share of non-empty lines of the human's last text that look like code."""
+        lines = [line for line in self.last_human_text.splitlines() if line.strip()]
+        return sum(1 for line in lines if _CODE_LINE.search(line)) / len(lines) if lines else 0.0
+
+    @cached_property
+    def language(self) -> str:
+        """The first script found in the human's last text, rarer ones first."""
+        text = self.last_human_text[:500]
+        if text.isascii():
+            return "latin" if _SCRIPTS[-1][1].search(text) else ""
+        return next((name for name, pattern in _SCRIPTS if pattern.search(text)), "")
+
+    # ---- who asks ----
+
+    @cached_property
+    def client(self) -> str:
+        """From the User-Agent."""
+        agent = self.view.headers.get("user-agent", "").lower()
+        return next((name for mark, name in _AGENTS if mark in agent), "other")
+
+    @cached_property
+    def request_class(self) -> str:
+        """count and subagent from endpoint and headers; title and compaction from the shape agents give those calls."""
+        view = self.view
+        headers = view.headers
+        if view.counting:
+            return "count"
+        if any(h in headers for h in ("x-claude-code-agent-id", "x-openai-subagent", "x-parent-session-id")):
+            return "subagent"
+        if not view.items:
+            return "main"
+        if self.tools == 0 and self.turns <= 1 and view.body.size(*_PROMPT_FIELDS) < 16_000:
+            asked = f"{self.system_text[:2000]}\n{self.last_human_text[:300]}".lower()
+            if re.search(r"\b(title|topic|headline)\b", asked) and self.client in {"claude-code", "opencode", "codex", "qwen-code"}:
+                return "title"
+        if re.search(r"summar(y|ize|ise)\b.{0,80}\bconversation\b|\bcompact\b.{0,40}\b(history|conversation)\b",
+                     self.last_human_text[-600:].lower(), re.DOTALL):  # fmt: skip
+            return "compaction"
+        return "main"
+
+    @cached_property
+    def protocol(self) -> str:
+        """Endpoint family."""
+        return self.view.protocol
+
+    @cached_property
+    def stream(self) -> bool:
+        """Whether a stream is wanted."""
+        return self.view.stream
+
+    @cached_property
+    def api_key_name(self) -> str:
+        """Which gateway key was used."""
+        return self.view.key_name
+
+
+def is_human(item: Item) -> bool:
+    """Whether this is a message by a human, and not a tool result in the user's role."""
+    if item.role != "user":
+        return False
+    if b'"tool_result"' not in bytes(item.content):
+        return True
+    return any(p.type != "tool_result" and _clean(p.text) for p in content_parts(item.content))
+
+
+def _has_part(item: Item, type_: str) -> bool:
+    text = bytes(item.content)
+    return f'"{type_}"'.encode() in text and any(p.type == type_ for p in content_parts(item.content))
+
+
+def _chat_calls(item: Item) -> list[tuple[str, str]]:
+    if bytes(item.tool_calls)[:1] != b"[":
+        return []
+    found = []
+    for call in msgspec.json.decode(item.tool_calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            found.append((str(function.get("name")), str(function.get("arguments"))))
+    return found
+
+
+def _text_of(content: msgspec.Raw) -> str:
+    return "\n".join(p.text for p in content_parts(content) if p.text)
+
+
+def _is_error_text(text: str) -> bool:
+    return bool(_ERROR_TEXT.match(text[:200].lstrip()))
+
+
+def _clean(text: str) -> str:
+    text = text[: 4 * SEEN_TEXT_CHARACTERS]
+    if "<" in text:
+        text = _HARNESS.sub("", text)
+    return text.strip()[:SEEN_TEXT_CHARACTERS]
+
+
+def _inner(value: Any, *path: str) -> Any:
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value

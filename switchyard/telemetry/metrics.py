@@ -1,0 +1,143 @@
+"""Counters and histograms, and their Prometheus text.
+
+On the request path a metric is an addition to a dict; names, help and text form are made when somebody scrapes.
+Label values come from a small fixed set: names in the policy, and words of this code.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from switchyard.telemetry.record import Record
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1)
+
+COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "switchyard_requests": ("Requests that have ended.", ("route", "pool", "protocol", "status", "outcome")),
+    "switchyard_errors": ("Answers of the gateway's own making, by code.", ("code",)),
+    "switchyard_decisions": ("Decisions by what settled them.", ("route", "pool", "kind")),
+    "switchyard_classifier_failures": ("Requests decided while a classifier was down, late or talked nonsense.", ("route",)),
+    "switchyard_attempts": ("Tries against a replica.", ("pool", "replica")),
+    "switchyard_input_tokens": ("Prompt tokens, as the engines counted them.", ("pool",)),
+    "switchyard_cached_tokens": ("Prompt tokens that came from a prefix cache, as the engines counted them.", ("pool",)),
+    "switchyard_output_tokens": ("Output tokens, as the engines counted them.", ("pool",)),
+    "switchyard_usage_missing": ("Good answers in which the engine did not say how many tokens it used.", ("pool",)),
+}
+HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
+    "switchyard_request_seconds": ("Whole request, from its last byte to the answer's last byte.", ("pool",), SECONDS),
+    "switchyard_first_byte_seconds": ("From sending to the engine's first byte.", ("pool",), SECONDS),
+    "switchyard_first_token_seconds": ("Streams: from sending to the first reasoning, text or tool piece.", ("pool",), SECONDS),
+    "switchyard_queue_seconds": ("Wait for a place on a replica.", ("pool",), SECONDS),
+    "switchyard_decide_seconds": ("From the request's last byte to the decision, classifiers included.", (), SHORT_SECONDS),
+    "switchyard_overhead_seconds": ("The gateway's own time before sending: all but the queue.", (), SHORT_SECONDS),
+}
+GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "switchyard_in_flight": ("Requests on a replica, to the end of the body.", ("pool", "replica")),
+    "switchyard_queued": ("Requests that wait for a pool.", ("pool",)),
+    "switchyard_replica_up": ("1 when requests are sent to the replica.", ("pool", "replica")),
+    "switchyard_sessions": ("Sessions that are remembered.", ()),
+}
+
+Labels = tuple[str, ...]
+Reading = Iterable[tuple[str, Labels, float]]
+
+
+class _Histogram:
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class Metrics(Collector):
+    """All metrics of one process.
+
+    Args:
+        read_gauges: called at a scrape; gives name, label values and value of each gauge.
+    """
+
+    def __init__(self, read_gauges: Callable[[], Reading]) -> None:
+        self._read_gauges = read_gauges
+        self._counters: dict[str, defaultdict[Labels, float]] = {name: defaultdict(float) for name in COUNTERS}
+        self._histograms: dict[str, dict[Labels, _Histogram]] = {name: {} for name in HISTOGRAMS}
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def note(self, record: Record) -> None:
+        """Count a request that has ended; see `record.Listener`."""
+        counters = self._counters
+        pool = record.pool
+        status = f"{record.status // 100}xx" if record.status else "none"
+        counters["switchyard_requests"][(record.route, pool, record.protocol, status, record.outcome)] += 1
+        if record.error:
+            counters["switchyard_errors"][(record.error,)] += 1
+        if record.decision:
+            counters["switchyard_decisions"][(record.route, record.decision["pool"], record.decision["kind"])] += 1
+            if record.decision["degraded"]:
+                counters["switchyard_classifier_failures"][(record.route,)] += 1
+            self._observe("switchyard_decide_seconds", (), record.decided_s - record.began_s)
+        if not pool:
+            return
+        for replica in record.attempts:
+            counters["switchyard_attempts"][(pool, replica)] += 1
+        if record.input_tokens is not None:
+            counters["switchyard_input_tokens"][(pool,)] += record.input_tokens
+        if record.cached_tokens is not None:
+            counters["switchyard_cached_tokens"][(pool,)] += record.cached_tokens
+        if record.output_tokens is not None:
+            counters["switchyard_output_tokens"][(pool,)] += record.output_tokens
+        elif record.outcome == "ok":
+            counters["switchyard_usage_missing"][(pool,)] += 1
+        self._observe("switchyard_request_seconds", (pool,), record.ended_s - record.began_s)
+        if record.sent_s:
+            queued = record.admitted_s - record.decided_s
+            self._observe("switchyard_queue_seconds", (pool,), queued)
+            self._observe("switchyard_overhead_seconds", (), max(0.0, record.sent_s - record.began_s - queued))
+        if record.first_byte_s:
+            self._observe("switchyard_first_byte_seconds", (pool,), record.first_byte_s - record.sent_s)
+        if record.first_token_s:
+            self._observe("switchyard_first_token_seconds", (pool,), record.first_token_s - record.sent_s)
+
+    def _observe(self, name: str, labels: Labels, value: float) -> None:
+        series = self._histograms[name]
+        histogram = series.get(labels)
+        if histogram is None:
+            histogram = series[labels] = _Histogram(HISTOGRAMS[name][2])
+        histogram.add(value)
+
+    def collect(self) -> Iterator[Metric]:
+        """For prometheus_client."""
+        for name, (help_, labels) in COUNTERS.items():
+            counter = CounterMetricFamily(name, help_, labels=labels)
+            for values, amount in list(self._counters[name].items()):
+                counter.add_metric(values, amount)
+            yield counter
+        for name, (help_, labels, bounds) in HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(name, help_, labels=labels)
+            for values, found in list(self._histograms[name].items()):
+                steps = zip([*map(str, bounds), "+Inf"], map(float, accumulate(found.counts)), strict=True)
+                histogram.add_metric(values, list(steps), found.sum)
+            yield histogram
+        gauges = {name: GaugeMetricFamily(name, help_, labels=labels) for name, (help_, labels) in GAUGES.items()}
+        for name, values, value in self._read_gauges():
+            gauges[name].add_metric(values, value)
+        yield from gauges.values()
+
+    def text(self) -> bytes:
+        """The Prometheus exposition."""
+        return generate_latest(self._registry)

@@ -1,0 +1,108 @@
+"""What happened to one request. One record feeds the decision log, the metrics and the trace; nothing else counts."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+KEPT = 1_000
+"""Records held in memory for /admin/decisions."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One request, filled in as it goes. Times are seconds of the loop's clock; 0 means it never came to that.
+
+    Attributes:
+        id: the request id that the client sees.
+        outcome: ok, refused (by the gateway), engine_error, broken (in mid-answer), client_left.
+        decision: what `Decision.as_record` gives.
+        signals: those that were read.
+    """
+
+    id: str
+    path: str
+    protocol: str
+    began_s: float
+    client_id: str = ""
+    key_name: str = ""
+    case: str = ""
+    model: str = ""
+    route: str = ""
+    stream: bool = False
+    session: str = ""
+    session_source: str = ""
+    signals: dict[str, Any] = field(default_factory=dict)
+    prompt: str | None = None
+    decision: dict[str, Any] = field(default_factory=dict)
+    pool: str = ""
+    replica: str = ""
+    attempts: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    status: int = 0
+    outcome: str = ""
+    error: str = ""
+    decided_s: float = 0.0
+    admitted_s: float = 0.0
+    sent_s: float = 0.0
+    first_byte_s: float = 0.0
+    first_token_s: float = 0.0
+    ended_s: float = 0.0
+    request_bytes: int = 0
+    answer_bytes: int = 0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+
+    def as_line(self) -> dict[str, Any]:
+        """The decision record as it is written: durations in ms, unknown as null, no text of prompts unless asked for."""
+        line: dict[str, Any] = {
+            "id": self.id, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "path": self.path, "protocol": self.protocol,
+            "model": self.model, "route": self.route, "stream": self.stream, "key": self.key_name, "session": self.session,
+            "session_source": self.session_source, "signals": self.signals, "decision": self.decision, "pool": self.pool,
+            "replica": self.replica, "attempts": self.attempts, "changed": self.changed, "status": self.status,
+            "outcome": self.outcome, "error": self.error,
+            "ms": {
+                "decide": _ms(self.began_s, self.decided_s), "queue": _ms(self.decided_s, self.admitted_s),
+                "first_byte": _ms(self.sent_s, self.first_byte_s), "first_token": _ms(self.sent_s, self.first_token_s),
+                "total": _ms(self.began_s, self.ended_s),
+            },
+            "bytes": {"request": self.request_bytes, "answer": self.answer_bytes},
+            "tokens": {"input": self.input_tokens, "output": self.output_tokens, "cached": self.cached_tokens},
+        }  # fmt: skip
+        if self.case:
+            line["case"] = self.case
+        if self.client_id:
+            line["client_request_id"] = self.client_id
+        if self.prompt is not None:
+            line["prompt"] = self.prompt
+        return line
+
+
+def _ms(begin_s: float, end_s: float) -> float | None:
+    return round((end_s - begin_s) * 1000, 3) if begin_s and end_s else None
+
+
+class Listener(Protocol):
+    """Is told of every request when it has ended."""
+
+    def note(self, record: Record) -> None:
+        """Take what it needs; must be quick."""
+
+
+class Recorder:
+    """Closes records: keeps the latest and tells all listeners."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = tuple(listeners)
+        self.latest: deque[Record] = deque(maxlen=KEPT)
+
+    def close(self, record: Record, now_s: float) -> None:
+        """A request has ended, whichever way."""
+        record.ended_s = now_s
+        self.latest.append(record)
+        for listener in self._listeners:
+            listener.note(record)
