@@ -20,7 +20,7 @@ from switchyard.api.control import make_control
 from switchyard.api.server import SWEEP_S as CLIENT_SWEEP_S
 from switchyard.api.server import Door
 from switchyard.config.load import Secrets
-from switchyard.config.policy import EmbeddedClassifier, Policy
+from switchyard.config.policy import EmbeddedClassifier, Policy, Route
 from switchyard.pipeline import Pipeline, Target
 from switchyard.pools.health import Prober
 from switchyard.pools.pool import Pool
@@ -84,6 +84,7 @@ class Gateway:
             for replica in pool.replicas
         }
         self._names = Names(policy)
+        self._targets = {model: self._make_target(*found) for model, found in self._names.listed.items()}
         self._pins = Pins(policy.server.session_ttl_s, time.monotonic)
         self._metrics = Metrics(self._read_gauges)
         self._decision_log = DecisionLog(policy.server.decision_log) if policy.server.decision_log else None
@@ -105,13 +106,22 @@ class Gateway:
         def make(settings: Any) -> Classifier:
             if isinstance(settings, EmbeddedClassifier):
                 return Embedded()
-            return ModelJudge(settings, self._ask or (lambda pool, body: self.pipeline.ask_pool(pool, body)))
+            return ModelJudge(settings, self._ask or self._ask_own_pool)
 
         return {name: [make(c) for c in route.classify] for name, route in self.policy.routes.items()}
 
+    async def _ask_own_pool(self, pool: str, body: bytes) -> tuple[int, bytes]:
+        return await self.pipeline.ask_pool(pool, body)
+
     def _find_target(self, model: str) -> Target | None:
-        found = self._names.find(model)
-        return None if found is None else Target(*found)
+        target = self._targets.get(model)
+        if target is None and (found := self._names.find(model)) is not None:  # by a pattern
+            return self._make_target(*found)
+        return target
+
+    @staticmethod
+    def _make_target(name: str, route: Route) -> Target:
+        return Target(name, route, route.pools)
 
     # ---- life ----
 
@@ -170,7 +180,11 @@ class Gateway:
         pools = {
             pool.name: {
                 "replicas": {
-                    r.label: {"state": r.state, "in_flight": r.in_flight, **({"problem": r.problem} if r.problem else {})}
+                    r.label: {
+                        "state": r.state,
+                        "in_flight": r.in_flight,
+                        **({"problem": r.problem} if r.problem else {}),
+                    }
                     for r in pool.replicas
                 },
                 "healthy": sum(r.healthy for r in pool.replicas),

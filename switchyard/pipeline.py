@@ -1,4 +1,4 @@
-"""The request path. Read `Pipeline.handle` from top to bottom and you know the product:
+"""The request path. Read `Pipeline.handle` from top to bottom and you know the product.
 
     identify -> signals -> pinned? -> classify -> decide -> admit -> choose replica -> send -> check -> relay -> record
 
@@ -18,13 +18,19 @@ import msgspec
 
 from switchyard.config.policy import Policy, Route
 from switchyard.config.vocabulary import SIGNALS
-from switchyard.errors import BrokenStream, Draining, GatewayError, InvalidRequest, Unreachable, UnknownModel
+from switchyard.errors import BrokenStream, Draining, GatewayError, InvalidRequest, UnknownModel, Unreachable
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Lease, Replica
 from switchyard.routing.classify.base import Classifier, ask_in_turn
 from switchyard.routing.decision import Decision
 from switchyard.routing.policy import (
-    Candidates, decide_by_facts, decide_by_score, find_candidates, hold, keep_session, nearest_capable,
+    Candidates,
+    decide_by_facts,
+    decide_by_score,
+    find_candidates,
+    hold,
+    keep_session,
+    nearest_capable,
 )  # fmt: skip
 from switchyard.routing.request import Body, RequestView
 from switchyard.routing.rules import describe, matches
@@ -53,13 +59,13 @@ class Exchange(Client, Protocol):
     request_id: str
     client_request_id: str
     key_name: str
-    address: str
     client_left: bool
     received_s: float
+    endpoint: Endpoint
 
     @property
-    def endpoint(self) -> Endpoint:
-        """Which endpoint was called."""
+    def address(self) -> str:
+        """The client's address, without its port."""
 
     @property
     def answered(self) -> bool:
@@ -96,10 +102,12 @@ class Target:
     Attributes:
         route_name: empty for a pool asked for by its name.
         route: how it is decided.
+        pools: every pool it may use, from small to big.
     """
 
     route_name: str
     route: Route
+    pools: tuple[str, ...]
 
 
 class Stored(Protocol):
@@ -213,7 +221,9 @@ class Pipeline:
     def _identify(self, view: RequestView, record: Record) -> Target:
         model = view.body.value("model")
         if not isinstance(model, str) or not model:
-            raise InvalidRequest("model is missing or no text: name a route or a pool; GET /v1/models lists them", param="model")
+            raise InvalidRequest(
+                "model is missing or no text: name a route or a pool; GET /v1/models lists them", param="model"
+            )
         record.model = model[:200]
         record.stream = view.stream
         target = self._find_target(model)
@@ -226,7 +236,7 @@ class Pipeline:
     async def _decide(self, target: Target, signals: Signals, session: Session, remember: bool = True) -> Decision:
         """The pool for this request: capability, facts, session, score - in that order."""
         name, route = target.route_name, target.route
-        candidates = find_candidates(route.pools, self._pools, signals)
+        candidates = find_candidates(target.pools, self._pools, signals)
         previous = self._place_of_previous(signals, candidates)
         if previous is not None:
             return hold(name, previous, "the response that this one follows is stored there", candidates)
@@ -455,7 +465,8 @@ class Pipeline:
         try:
             place = self._stored.place_of(response_id)
             if place is None:
-                raise UnknownModel(f"no response {response_id[:64]!r} is known here: it was made elsewhere, long ago, or not stored")
+                message = f"no response {response_id[:64]!r} is known here: it was made elsewhere, long ago, or not stored"
+                raise UnknownModel(message)
             pool = self._pools[place[0]]
             replica = next(r for r in pool.replicas if r.label == place[1])
             record.pool, record.replica = place
@@ -463,7 +474,10 @@ class Pipeline:
             body = exchange.body or None
             record.sent_s = record.decided_s = record.admitted_s = loop.time()
             response = await self._ask(pool, replica, self._head(exchange, pool, replica, body, record, trace) + exchange.body)
-            shown: Headers = [(b"x-switchyard-pool", pool.name.encode()), (b"x-switchyard-replica", replica.label.encode())]
+            shown: Headers = [
+                (b"x-switchyard-pool", pool.name.encode()),
+                (b"x-switchyard-replica", replica.label.encode()),
+            ]
             if response.status >= 300:
                 record.status, record.outcome = response.status, "engine_error"
                 answer = await response.read(ERROR_BODY_BYTES)
@@ -502,7 +516,8 @@ class Pipeline:
         try:
             head = to_engine(
                 b"POST", b"/v1/chat/completions", [(b"content-type", b"application/json")],
-                host=self._connections[(name, lease.replica.label)].host_header, length=len(patched), key=self._pool_keys.get(name),
+                host=self._connections[(name, lease.replica.label)].host_header, length=len(patched),
+                key=self._pool_keys.get(name),
             )  # fmt: skip
             response = await self._ask(pool, lease.replica, head + patched)
             return response.status, await response.read(ERROR_BODY_BYTES)

@@ -43,7 +43,7 @@ class Keys:
         """Whether a request may use /admin: by the admin key, or on an open gateway without one."""
         if self._admin is None:
             return self.open
-        return any([hmac.compare_digest(sha256(c).digest(), self._admin) for c in _credentials(headers)])
+        return any(hmac.compare_digest(sha256(c).digest(), self._admin) for c in _credentials(headers))
 
 
 def _credentials(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:

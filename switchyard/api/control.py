@@ -13,7 +13,15 @@ from switchyard import __version__
 from switchyard.api.auth import Keys
 from switchyard.api.endpoints import ENDPOINTS
 from switchyard.api.envelope import error_body
-from switchyard.errors import BodyTooLarge, GatewayError, InvalidRequest, MethodNotAllowed, Unauthorized, UnknownModel, UnknownPath
+from switchyard.errors import (
+    BodyTooLarge,
+    GatewayError,
+    InvalidRequest,
+    MethodNotAllowed,
+    Unauthorized,
+    UnknownModel,
+    UnknownPath,
+)
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -55,7 +55,11 @@ class Door:
     """
 
     def __init__(
-        self, keys: Keys, max_body_bytes: int, run: Run, run_stored: Callable[[Exchange, str], Coroutine[Any, Any, None]]
+        self,
+        keys: Keys,
+        max_body_bytes: int,
+        run: Run,
+        run_stored: Callable[[Exchange, str], Coroutine[Any, Any, None]],
     ) -> None:
         self.keys = keys
         self.max_body_bytes = max_body_bytes

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 
 from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, CommandFailed
 from switchyard.config.load import PolicyError, load_policy, read_secrets
-from switchyard.config.policy import Policy
+from switchyard.config.policy import Policy, Threshold
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,11 +82,13 @@ def find_warnings(policy: Policy, file: str, environment: Mapping[str, str]) -> 
         yield from _unreachable(name, route.choose)
 
 
-def _unreachable(name: str, steps: tuple[object, ...]) -> Iterator[str]:
-    limits = [getattr(s, "p_at_least", None) for s in steps]
-    for i, limit in enumerate(limits):
-        if limit is None and i < len(limits) - 1:
-            yield f"routes.{name}.choose[{i}] always holds: the entries after it are never reached"
+def _unreachable(name: str, steps: tuple[Threshold, ...]) -> Iterator[str]:
+    lowest = 2.0
+    for i, step in enumerate(steps):
+        if step.p_at_least is None:
+            if i < len(steps) - 1:
+                yield f"routes.{name}.choose[{i}] always holds: the entries after it are never reached"
             return
-        if i and limit is not None and limits[i - 1] is not None and limit >= limits[i - 1]:  # type: ignore[operator]  # both floats
-            yield f"routes.{name}.choose[{i}]: p_at_least {limit} is not below the one before it: it is never reached"
+        if step.p_at_least >= lowest:
+            yield f"routes.{name}.choose[{i}]: p_at_least {step.p_at_least} is not below the one before it: it is never reached"
+        lowest = min(lowest, step.p_at_least)

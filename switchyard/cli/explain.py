@@ -47,7 +47,11 @@ def run(given: argparse.Namespace) -> int:
         found = asyncio.run(gateway.pipeline.explain(view))
     except GatewayError as error:
         refusal = {"status": error.status, "code": error.code, "message": error.message}
-        print(json.dumps({"refused": refusal}, indent=2) if given.json else f"refused with {error.status} {error.code}: {error.message}")
+        print(
+            json.dumps({"refused": refusal}, indent=2)
+            if given.json
+            else f"refused with {error.status} {error.code}: {error.message}"
+        )
         return NOT_GOOD
     print(json.dumps(found, indent=2) if given.json else describe(found))
     return GOOD

@@ -1,3 +1,9 @@
 """Stub."""
-def add_arguments(parser): pass
-def run(given): return 0
+
+
+def add_arguments(parser):
+    pass
+
+
+def run(given):
+    return 0

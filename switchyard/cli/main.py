@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return GOOD
-    except Exception as error:  # noqa: BLE001  # the last place: a traceback is for those who ask for it
+    except Exception as error:  # the last place: a traceback is for those who ask for it
         if os.environ.get("SWITCHYARD_TRACEBACK"):
             raise
         print(

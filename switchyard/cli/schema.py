@@ -1,6 +1,6 @@
 """Print the JSON Schema of policies. Editors with the YAML language server use it for completion and checks.
 
-  switchyard schema > policy.schema.json
+switchyard schema > policy.schema.json
 """
 
 from __future__ import annotations

@@ -94,7 +94,9 @@ def listen(host: str, port: int) -> socket.socket:
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:
-        hint = "another process listens there: choose another --port" if error.errno == 98 else "choose another --host or --port"
+        hint = (
+            "another process listens there: choose another --port" if error.errno == 98 else "choose another --host or --port"
+        )
         raise CommandFailed(f"can't listen on {host}:{port}: {error.strerror} ({hint})") from None
     listener.setblocking(False)
     return listener

@@ -74,9 +74,7 @@ EngineUrl = Annotated[str, AfterValidator(_url)]
 class Block(BaseModel):
     """What all blocks share: immutable, no unknown keys, no silent conversions."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, populate_by_name=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, populate_by_name=True)
 
 
 class Server(Block):
@@ -374,8 +372,7 @@ class Route(Block):
     @property
     def default_pool(self) -> str:
         """Pool for a request on which no classifier had an opinion."""
-        chosen = self.use or self.otherwise or self.choose[-1].use
-        return chosen
+        return self.use or self.otherwise or self.choose[-1].use
 
     @property
     def pools(self) -> tuple[str, ...]:

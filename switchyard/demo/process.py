@@ -155,9 +155,7 @@ class EngineProcess:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
     async def __aenter__(self) -> Self:
@@ -201,6 +199,8 @@ async def _answers_health(port: int) -> bool:
                 return (await reader.readline()).split(b" ")[1:2] == [b"200"]
             finally:
                 writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
     except OSError:  # refused while it loads, or silent for too long (TimeoutError is one)
         return False
 

@@ -98,7 +98,6 @@ def _at(replicas: Sequence[R], point: float) -> R:
     return replicas[-1]
 
 
-
 class Balancer:
     """A pool's way to choose, with the little state that some of them need.
 

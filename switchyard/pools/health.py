@@ -101,6 +101,8 @@ class Prober:
                 replica.protocols = read_protocols(_json(await self._get(pool, replica, "/openapi.json")))
         except httpx.HTTPError:
             return  # it answered the health path a moment ago; the next probe asks again
+        finally:
+            pool.learn()
 
     async def _get(self, pool: Pool, replica: Replica, path: str) -> httpx.Response:
         key = self._keys.get(pool.name)

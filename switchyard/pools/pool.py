@@ -32,8 +32,15 @@ class Pool:
         self._balancer = Balancer(settings.balance, random)
         self._moved = Moved()
         self._waiting: deque[_Waiter] = deque()
+        self.context_tokens: int | None = None if settings.context == "auto" else settings.context
+        self._protocols: frozenset[str] = NATIVE if settings.speaks == "auto" else frozenset(settings.speaks)
 
     # ---- what deciding may know (routing.decision.PoolView) ----
+
+    @property
+    def declares(self) -> bool:
+        """Whether the policy says what it accepts, or leaves it to the default."""
+        return "accepts" in self.settings.model_fields_set
 
     @property
     def accepts(self) -> Collection[str]:
@@ -45,20 +52,17 @@ class Pool:
         """Whether it lowers the wanted output to what fits."""
         return self.settings.max_output_tokens == "clamp"
 
-    @property
-    def context_tokens(self) -> int | None:
-        """What the policy says, else the smallest that its engines report: any of them may get the request."""
-        if self.settings.context != "auto":
-            return self.settings.context
-        known = [r.context_tokens for r in self.replicas if r.context_tokens]
-        return min(known) if known else None
-
     def speaks(self, protocol: str) -> bool:
         """Whether its engines answer this protocol; until one was asked, all are assumed to."""
-        if self.settings.speaks != "auto":
-            return protocol in self.settings.speaks
-        known = [r.protocols for r in self.replicas if r.protocols is not None]
-        return not known or any(protocol in p for p in known)
+        return protocol in self._protocols
+
+    def learn(self) -> None:
+        """Its engines have told something new: put together what the whole pool can do."""
+        if self.settings.context == "auto":  # the smallest: any of them may get the request
+            self.context_tokens = min((r.context_tokens for r in self.replicas if r.context_tokens), default=None)
+        if self.settings.speaks == "auto":
+            known = [r.protocols for r in self.replicas if r.protocols is not None]
+            self._protocols = frozenset().union(*known) if known else NATIVE
 
     # ---- places ----
 
@@ -92,7 +96,8 @@ class Pool:
         limits = self.settings.limits
         if len(self._waiting) >= limits.queue:
             raise PoolSaturated(
-                f"pool {self.name}: {self._busy()}, and {len(self._waiting)} wait already; retry in 2 s", retry_after_s=2
+                f"pool {self.name}: {self._busy()}, and {len(self._waiting)} wait already; retry in 2 s",
+                retry_after_s=2,
             )
         waiter = _Waiter(key, tokens, exclude)
         self._waiting.append(waiter)

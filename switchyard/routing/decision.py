@@ -21,6 +21,10 @@ class PoolView(Protocol):
         """Capabilities besides text: tools, structured_output, images, audio."""
 
     @property
+    def declares(self) -> bool:
+        """Whether the policy says what it accepts; if not, its engines have the last word."""
+
+    @property
     def context_tokens(self) -> int | None:
         """Tokens that fit, prompt and answer together; None while unknown."""
 

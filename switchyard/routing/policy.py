@@ -42,12 +42,16 @@ def find_candidates(names: Sequence[str], pools: Mapping[str, PoolView], signals
         NotCapable: none takes images, audio, tools or structured output that the request has.
         ContextOverflow: the prompt is surely too long for all of them.
     """
+    if all(_serves(pools[n], signals) for n in names):
+        return Candidates(tuple(names))
     excluded: list[str] = []
     speaking = [n for n in names if pools[n].speaks(signals.protocol)]
     if not speaking:
         raise UnknownPath(f"no pool of this model speaks {signals.protocol} ({', '.join(names)}); ask another model")
     excluded += [f"{n} doesn't speak {signals.protocol}" for n in names if n not in speaking]
     able = [n for n in speaking if not _lacks(pools[n], signals)]
+    if not able:  # a pool whose policy doesn't say what it takes is asked when nobody else can
+        able = [n for n in speaking if not pools[n].declares]
     if not able:
         lacking = "; ".join(f"pool {n} doesn't take {' or '.join(_lacks(pools[n], signals))}" for n in speaking)
         raise NotCapable(f"no pool can serve this request: {lacking}. Leave that out, or ask a model that takes it")
@@ -65,6 +69,10 @@ def find_candidates(names: Sequence[str], pools: Mapping[str, PoolView], signals
         )
     # The estimate may be wrong by half: the engine that holds most has the last word.
     return Candidates((longest,), (*excluded, f"about {signals.prompt_tokens} prompt tokens: only {longest} may hold them"))
+
+
+def _serves(pool: PoolView, signals: Signals) -> bool:
+    return pool.speaks(signals.protocol) and not _lacks(pool, signals) and _fits(pool, signals)
 
 
 def _lacks(pool: PoolView, signals: Signals) -> list[str]:
@@ -90,7 +98,7 @@ def decide_by_facts(name: str, route: Route, candidates: Candidates, signals: Si
     if asked:
         if asked not in candidates.pools:
             raise InvalidRequest(
-                f"x-switchyard-pool asks for {asked[:64]}, and route {name} can use {', '.join(candidates.pools)} for this request"
+                f"x-switchyard-pool asks for {asked[:64]}; for this request route {name} can use {', '.join(candidates.pools)}"
             )
         return Decision(name, asked, (), "asked", ("the client asks for this pool",))
     for rule in route.rules:
@@ -118,14 +126,13 @@ def decide_by_score(name: str, route: Route, candidates: Candidates, outcomes: S
         if step.use in candidates.pools and (step.p_at_least is None or scored.p >= step.p_at_least):
             limit = f" >= {step.p_at_least:g}" if step.p_at_least is not None else _below(route, candidates, scored.p)
             return Decision(
-                name, step.use, larger(step.use, candidates.pools), "score", (f"p {scored.p:.2f}{limit} by {scored.by}", *notes),
+                name, step.use, larger(step.use, candidates.pools), "score",
+                (f"p {scored.p:.2f}{limit} by {scored.by}", *notes),
                 scored.p, scored.by, degraded,
             )  # fmt: skip
     pool = nearest_capable(route.default_pool, route, candidates)
     reason = f"otherwise: p {scored.p:.2f} by {scored.by} reaches no threshold"
-    return Decision(
-        name, pool, larger(pool, candidates.pools), "otherwise", (reason, *notes), scored.p, scored.by, degraded
-    )
+    return Decision(name, pool, larger(pool, candidates.pools), "otherwise", (reason, *notes), scored.p, scored.by, degraded)
 
 
 def keep_session(decision: Decision, held: str | None, candidates: Candidates) -> Decision:
@@ -158,5 +165,3 @@ def nearest_capable(wanted: str, route: Route, candidates: Candidates) -> str:
 def _below(route: Route, candidates: Candidates, p: float) -> str:
     limits = [s.p_at_least for s in route.choose if s.p_at_least is not None and s.use in candidates.pools and p < s.p_at_least]
     return f" < {min(limits):g}" if limits else ""
-
-

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from switchyard.errors import InvalidRequest
+from switchyard.routing.lazy import lazy
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _KEY = re.compile(rb'[\s,{]*"(?:[^"\\]|\\.)*"\s*:\s*')
@@ -49,6 +49,22 @@ class Part(msgspec.Struct, gc=False):
     content: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class Function(msgspec.Struct, gc=False):
+    """A function as chat describes it, as far as it is read here."""
+
+    name: str = ""
+
+
+class Tool(msgspec.Struct, gc=False):
+    """A tool of any protocol, as far as it is read here."""
+
+    name: str = ""
+    type: str = ""
+    function: Function | None = None
+
+
+_TOOLS = msgspec.json.Decoder(list[Tool])
+_TOOL = msgspec.json.Decoder(Tool)
 _ITEMS = msgspec.json.Decoder(list[Item])
 _PARTS = msgspec.json.Decoder(list[Part])
 _ITEM = msgspec.json.Decoder(Item)
@@ -192,13 +208,13 @@ class RequestView:
         self.address = address
         self.counting = counting
 
-    @cached_property
+    @lazy
     def stream(self) -> bool:
         """Whether the client asks for an event stream."""
         found = self.body.fields.get("stream")
         return found is not None and bytes(found) == b"true"
 
-    @cached_property
+    @lazy
     def items(self) -> Items:
         """Messages of chat and Messages, input items of Responses, in order; what can't be read is left out."""
         raw = self.body.fields.get("input" if self.protocol == "responses" else "messages")
@@ -209,25 +225,21 @@ class RequestView:
         except msgspec.MsgspecError:
             return list(_readable_items(raw))
 
-    @cached_property
+    @lazy
     def tool_names(self) -> tuple[str, ...]:
         """Names of the tools offered, in order; those without a name by their type."""
         found = self.body.fields.get("tools")
         if found is None:
             return ()
-        tools = self.body.value("tools")
-        return tuple(_tool_name(t) for t in tools) if isinstance(tools, list) else ()
+        try:
+            return tuple(_name_of(t) for t in _TOOLS.decode(found))
+        except msgspec.MsgspecError:
+            return tuple(_name_of(t) for t in _readable_tools(found))
 
-    @cached_property
+    @lazy
     def tool_count(self) -> int:
         """Number of tools offered."""
-        found = self.body.fields.get("tools")
-        if found is None:
-            return 0
-        try:
-            return len(_RAWS.decode(found))
-        except msgspec.MsgspecError:
-            return 0
+        return len(self.tool_names)
 
 
 def _readable_items(raw: msgspec.Raw) -> Iterator[Item]:
@@ -269,9 +281,17 @@ def content_parts(content: msgspec.Raw) -> list[Part]:
     return parts
 
 
-def _tool_name(tool: Any) -> str:
-    if not isinstance(tool, dict):
-        return ""
-    function = tool.get("function")
-    named = function if isinstance(function, dict) else tool
-    return str(named.get("name") or tool.get("type") or "")
+def _readable_tools(raw: msgspec.Raw) -> Iterator[Tool]:
+    try:
+        entries = _RAWS.decode(raw)
+    except msgspec.MsgspecError:
+        return
+    for entry in entries:
+        try:
+            yield _TOOL.decode(entry)
+        except msgspec.MsgspecError:
+            yield Tool(type="unreadable")
+
+
+def _name_of(tool: Tool) -> str:
+    return (tool.function.name if tool.function is not None else tool.name) or tool.type

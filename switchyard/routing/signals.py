@@ -7,12 +7,12 @@ comes in from outside.
 from __future__ import annotations
 
 import re
-from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from switchyard.config.vocabulary import HEADER_PREFIX, SIGNALS
+from switchyard.routing.lazy import lazy
 from switchyard.routing.request import Item, RequestView, content_parts
 
 BYTES_PER_TOKEN = 4
@@ -20,15 +20,28 @@ BYTES_PER_TOKEN = 4
 IMAGE_TOKENS = 1_000  # a mid-sized picture; models differ between 250 and 1,600
 SEEN_TEXT_CHARACTERS = 4_000  # of the human's last text: enough for any surface feature
 
-_PROMPT_FIELDS = ("messages", "system", "tools", "input", "instructions", "prompt", "query", "documents", "text_1", "text_2")
-_IMAGE_HINT = re.compile(rb'"type"\s*:\s*"(?:image_url|image|input_image)"')
-_AUDIO_HINT = re.compile(rb'"type"\s*:\s*"(?:input_audio|audio|audio_url)"')
+CODE_CHARACTERS = 1_500  # of it, where its share of code is measured
+
+_PROMPT_FIELDS = (
+    "messages",
+    "system",
+    "tools",
+    "input",
+    "instructions",
+    "prompt",
+    "query",
+    "documents",
+    "text_1",
+    "text_2",
+)
 _IMAGE_TYPES = {"image_url", "image", "input_image"}
 _AUDIO_TYPES = {"input_audio", "audio", "audio_url"}
 _BASE64 = re.compile(rb"[A-Za-z0-9+/=_-]{1024,}")
 _CALL_TYPES = {"function_call", "custom_tool_call", "local_shell_call"}
 _RESULT_TYPES = {"function_call_output", "custom_tool_call_output", "local_shell_call_output"}
-_ERROR_TEXT = re.compile(r"^\W{0,3}(error|exception|traceback|failed|fatal|command failed|exit code:? [1-9])", re.IGNORECASE)
+_ERROR_START = re.compile(
+    rb"(?:\\[nrt]|\W){0,6}(?:error|exception|traceback|failed|fatal|command failed|exit code:? [1-9])", re.IGNORECASE
+)
 # What agents put around the human's words; each harness marks it with tags of its own.
 _HARNESS = re.compile(
     r"<(system-reminder|environment_context|environment_details|user_instructions|command-[a-z-]+|local-command-[a-z]+)>"
@@ -36,13 +49,41 @@ _HARNESS = re.compile(
     re.DOTALL,
 )
 _BILLING = re.compile(r"^x-anthropic-billing-header:[^\n]*\n?")
-_CODE_LINE = re.compile(r"[{};]\s*$|^\s*(def|class|import|from|fn|let|const|var|return|if|for|while|#include|public|func)\b|=>|::|\(\)|</\w+>")
+_CODE_WORDS = frozenset(
+    [
+        "def",
+        "class",
+        "import",
+        "from",
+        "fn",
+        "let",
+        "const",
+        "var",
+        "return",
+        "if",
+        "for",
+        "while",
+        "#include",
+        "public",
+        "private",
+        "func",
+        "function",
+        "package",
+        "use",
+    ]
+)
 _AGENTS: tuple[tuple[str, str], ...] = (
     ("claude-cli", "claude-code"), ("claude-code", "claude-code"), ("codex", "codex"), ("opencode", "opencode"),
     ("cline", "cline"), ("qwencode", "qwen-code"), ("qwen-code", "qwen-code"), ("aider", "aider"), ("litellm", "litellm"),
     ("langchain", "langchain"), ("pydantic-ai", "pydantic-ai"), ("agents/python", "openai-agents"),
     ("tool-eval-bench", "tool-eval-bench"), ("anthropic", "anthropic"), ("openai", "openai"), ("curl", "curl"),
 )  # fmt: skip
+_TITLING_CLIENTS = {"claude-code", "opencode", "codex", "qwen-code"}
+_TITLE = re.compile(r"\b(title|topic|headline)\b", re.IGNORECASE)
+_COMPACTION = re.compile(
+    r"\bsummar(y|ize|ise)\b.{0,80}\bconversation\b|\bcompact\b.{0,40}\b(history|conversation)\b",
+    re.IGNORECASE | re.DOTALL,
+)
 _SCRIPTS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("han", re.compile(r"[\u4e00-\u9fff]")),
     ("kana", re.compile(r"[\u3040-\u30ff]")),
@@ -80,7 +121,7 @@ class Signals:
 
     # ---- size ----
 
-    @cached_property
+    @lazy
     def prompt_tokens(self) -> int:
         """Bytes of all that becomes prompt, over `BYTES_PER_TOKEN`; an image counts `IMAGE_TOKENS`."""
         body = self.view.body
@@ -90,7 +131,7 @@ class Signals:
         blobs = [m.end() - m.start() for m in _BASE64.finditer(body.raw)]
         return max(0, size - sum(blobs)) // BYTES_PER_TOKEN + IMAGE_TOKENS * max(1, len(blobs))
 
-    @cached_property
+    @lazy
     def max_output_tokens(self) -> int:
         """The larger of the names that the protocols have for it."""
         fields = self.view.body.fields
@@ -100,17 +141,17 @@ class Signals:
 
     # ---- conversation ----
 
-    @cached_property
+    @lazy
     def turns(self) -> int:
         """Human messages."""
         return sum(1 for item in self.view.items if is_human(item))
 
-    @cached_property
+    @lazy
     def tools(self) -> int:
         """Tools offered."""
         return self.view.tool_count
 
-    @cached_property
+    @lazy
     def tool_loop(self) -> bool:
         """Whether the conversation ends with a tool's result (reminders of the harness behind it don't count)."""
         for item in reversed(self.view.items):
@@ -121,12 +162,12 @@ class Signals:
             return item.role == "user" and _has_part(item, "tool_result")
         return False
 
-    @cached_property
+    @lazy
     def tool_calls_in_history(self) -> int:
         """Calls by the model."""
         return len(self._calls)
 
-    @cached_property
+    @lazy
     def repeated_call(self) -> int:
         """Length of the run of equal calls at the end; 0 without any call."""
         calls = self._calls
@@ -135,7 +176,7 @@ class Signals:
             run += 1
         return run
 
-    @cached_property
+    @lazy
     def tool_errors_in_a_row(self) -> int:
         """Results at the end of the conversation that are marked as errors or begin like one."""
         count = 0
@@ -145,7 +186,7 @@ class Signals:
             count += 1
         return count
 
-    @cached_property
+    @lazy
     def _calls(self) -> list[tuple[str, str]]:
         calls: list[tuple[str, str]] = []
         for item in self.view.items:
@@ -158,51 +199,56 @@ class Signals:
                     calls += [(p.name, bytes(p.input).decode(errors="replace")) for p in parts if p.type == "tool_use"]
         return calls
 
-    @cached_property
+    @lazy
     def _results(self) -> list[bool]:
         """For each tool result, whether it is an error."""
         results: list[bool] = []
         for item in self.view.items:
             if item.type in _RESULT_TYPES:
-                results.append(_is_error_text(_text_of(item.output)))
+                results.append(_is_error(item.output))
             elif item.role == "tool":
-                results.append(_is_error_text(_text_of(item.content)))
+                results.append(_is_error(item.content))
             elif item.role == "user" and _has_part(item, "tool_result"):
                 parts = [p for p in content_parts(item.content) if p.type == "tool_result"]
-                results += [p.is_error or _is_error_text(_text_of(p.content)) for p in parts]
+                results += [p.is_error or _is_error(p.content) for p in parts]
         return results
 
     # ---- what it needs ----
 
-    @cached_property
+    @lazy
     def images(self) -> bool:
         """A part of some message is an image; text that merely looks like one doesn't count."""
-        return bool(_IMAGE_HINT.search(self.view.body.raw)) and self._has_media(_IMAGE_TYPES)
+        return self._has_media(_IMAGE_TYPES, b"image")
 
-    @cached_property
+    @lazy
     def audio(self) -> bool:
         """A part of some message is audio, or `modalities` asks for it."""
         wanted = self.view.body.value("modalities") if "modalities" in self.view.body.fields else None
-        if isinstance(wanted, list) and "audio" in wanted:
-            return True
-        return bool(_AUDIO_HINT.search(self.view.body.raw)) and self._has_media(_AUDIO_TYPES)
+        return (isinstance(wanted, list) and "audio" in wanted) or self._has_media(_AUDIO_TYPES, b"audio")
 
-    def _has_media(self, types: set[str]) -> bool:
+    def _has_media(self, types: set[str], mark: bytes) -> bool:
+        """Only lists of parts can hold media, and only those with the mark are read."""
         for item in self.view.items:
             if item.type in types:
                 return True
             for content in (item.content, item.output):
+                text = bytes(content)
+                if not text.startswith(b"[") or mark not in text:
+                    continue
                 for part in content_parts(content):
                     if part.type in types or any(p.type in types for p in content_parts(part.content)):
                         return True
         return False
 
-    @cached_property
+    @lazy
     def structured_output(self) -> bool:
         """Any of the protocols' ways to force a form on the answer."""
         body = self.view.body
         fields = body.fields
-        if any(n in fields and bytes(fields[n]) != b"null" for n in ("structured_outputs", "guided_json", "guided_regex", "grammar")):
+        if any(
+            n in fields and bytes(fields[n]) != b"null"
+            for n in ("structured_outputs", "guided_json", "guided_regex", "grammar")
+        ):
             return True
         kinds = {"json_schema", "json_object"}
         if _inner(body.value("response_format"), "type") in kinds or _inner(body.value("output_format"), "type") in kinds:
@@ -211,9 +257,9 @@ class Signals:
             _inner(body.value("output_config"), "format", "type") in kinds
         )
 
-    @cached_property
+    @lazy
     def reasoning_effort(self) -> str:
-        """chat's `reasoning_effort`, Responses' `reasoning.effort`, Messages' `output_config.effort` or thinking on/off."""
+        """Chat's `reasoning_effort`, Responses' `reasoning.effort`, Messages' `output_config.effort` or thinking on/off."""
         body = self.view.body
         for found in (body.value("reasoning_effort"), _inner(body.value("reasoning"), "effort")):
             if isinstance(found, str):
@@ -226,7 +272,7 @@ class Signals:
 
     # ---- the human's ask ----
 
-    @cached_property
+    @lazy
     def last_human_text(self) -> str:
         """What the human said last, without the harness's additions; the beginning of a long text. Not for policies."""
         view = self.view
@@ -241,7 +287,7 @@ class Signals:
                 return text
         return ""
 
-    @cached_property
+    @lazy
     def first_human_text(self) -> str:
         """What the human said first: the same in every turn of a conversation. Not for policies."""
         for item in self.view.items:
@@ -249,7 +295,7 @@ class Signals:
                 return text
         return self.last_human_text
 
-    @cached_property
+    @lazy
     def system_text(self) -> str:
         """System text of any protocol, without a line that changes with every request. Not for policies."""
         found = self.view.body.fields.get("system" if self.view.protocol == "messages" else "instructions")
@@ -258,13 +304,13 @@ class Signals:
         first = self.view.items[:1]
         return _text_of(first[0].content) if first and first[0].role in {"system", "developer"} else ""
 
-    @cached_property
+    @lazy
     def code_share(self) -> float:
         """Share of non-empty lines of the human's last text that look like code."""
-        lines = [line for line in self.last_human_text.splitlines() if line.strip()]
-        return sum(1 for line in lines if _CODE_LINE.search(line)) / len(lines) if lines else 0.0
+        lines = [line for line in map(str.strip, self.last_human_text[:CODE_CHARACTERS].splitlines()) if line]
+        return sum(map(_looks_like_code, lines)) / len(lines) if lines else 0.0
 
-    @cached_property
+    @lazy
     def language(self) -> str:
         """The first script found in the human's last text, rarer ones first."""
         text = self.last_human_text[:500]
@@ -274,15 +320,15 @@ class Signals:
 
     # ---- who asks ----
 
-    @cached_property
+    @lazy
     def client(self) -> str:
         """From the User-Agent."""
         agent = self.view.headers.get("user-agent", "").lower()
         return next((name for mark, name in _AGENTS if mark in agent), "other")
 
-    @cached_property
+    @lazy
     def request_class(self) -> str:
-        """count and subagent from endpoint and headers; title and compaction from the shape agents give those calls."""
+        """Count and subagent from endpoint and headers; title and compaction from the shape agents give those calls."""
         view = self.view
         headers = view.headers
         if view.counting:
@@ -291,29 +337,36 @@ class Signals:
             return "subagent"
         if not view.items:
             return "main"
-        if self.tools == 0 and self.turns <= 1 and view.body.size(*_PROMPT_FIELDS) < 16_000:
-            asked = f"{self.system_text[:2000]}\n{self.last_human_text[:300]}".lower()
-            if re.search(r"\b(title|topic|headline)\b", asked) and self.client in {"claude-code", "opencode", "codex", "qwen-code"}:
-                return "title"
-        if re.search(r"summar(y|ize|ise)\b.{0,80}\bconversation\b|\bcompact\b.{0,40}\b(history|conversation)\b",
-                     self.last_human_text[-600:].lower(), re.DOTALL):  # fmt: skip
+        short = self.tools == 0 and self.turns <= 1 and view.body.size(*_PROMPT_FIELDS) < 16_000
+        asked = f"{self.system_text[:2000]}\n{self.last_human_text[:300]}" if short and self.client in _TITLING_CLIENTS else ""
+        if _TITLE.search(asked):
+            return "title"
+        end = self.last_human_text[-600:]
+        if ("conversation" in end or "history" in end) and _COMPACTION.search(end):
             return "compaction"
         return "main"
 
-    @cached_property
+    @lazy
     def protocol(self) -> str:
         """Endpoint family."""
         return self.view.protocol
 
-    @cached_property
+    @lazy
     def stream(self) -> bool:
         """Whether a stream is wanted."""
         return self.view.stream
 
-    @cached_property
+    @lazy
     def api_key_name(self) -> str:
         """Which gateway key was used."""
         return self.view.key_name
+
+
+def _looks_like_code(line: str) -> bool:
+    if line[-1] in "{};" or "()" in line or "=>" in line or "::" in line or "==" in line or "</" in line:
+        return True
+    first = line.split(None, 1)[0]
+    return first in _CODE_WORDS and line[-1] not in ".?!"  # a sentence may begin with "if" or "use"
 
 
 def is_human(item: Item) -> bool:
@@ -345,8 +398,12 @@ def _text_of(content: msgspec.Raw) -> str:
     return "\n".join(p.text for p in content_parts(content) if p.text)
 
 
-def _is_error_text(text: str) -> bool:
-    return bool(_ERROR_TEXT.match(text[:200].lstrip()))
+def _is_error(content: msgspec.Raw) -> bool:
+    """Whether a tool result begins like an error. A plain string is looked at as it is written, quote included."""
+    text = bytes(content)
+    if text.startswith(b'"'):
+        return _ERROR_START.match(text, 1) is not None
+    return _ERROR_START.match(_text_of(content).encode(errors="replace")) is not None
 
 
 def _clean(text: str) -> str:

@@ -25,19 +25,33 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "switchyard_requests": ("Requests that have ended.", ("route", "pool", "protocol", "status", "outcome")),
     "switchyard_errors": ("Answers of the gateway's own making, by code.", ("code",)),
     "switchyard_decisions": ("Decisions by what settled them.", ("route", "pool", "kind")),
-    "switchyard_classifier_failures": ("Requests decided while a classifier was down, late or talked nonsense.", ("route",)),
+    "switchyard_classifier_failures": (
+        "Requests decided while a classifier was down, late or talked nonsense.",
+        ("route",),
+    ),
     "switchyard_attempts": ("Tries against a replica.", ("pool", "replica")),
     "switchyard_input_tokens": ("Prompt tokens, as the engines counted them.", ("pool",)),
-    "switchyard_cached_tokens": ("Prompt tokens that came from a prefix cache, as the engines counted them.", ("pool",)),
+    "switchyard_cached_tokens": (
+        "Prompt tokens that came from a prefix cache, as the engines counted them.",
+        ("pool",),
+    ),
     "switchyard_output_tokens": ("Output tokens, as the engines counted them.", ("pool",)),
     "switchyard_usage_missing": ("Good answers in which the engine did not say how many tokens it used.", ("pool",)),
 }
 HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
     "switchyard_request_seconds": ("Whole request, from its last byte to the answer's last byte.", ("pool",), SECONDS),
     "switchyard_first_byte_seconds": ("From sending to the engine's first byte.", ("pool",), SECONDS),
-    "switchyard_first_token_seconds": ("Streams: from sending to the first reasoning, text or tool piece.", ("pool",), SECONDS),
+    "switchyard_first_token_seconds": (
+        "Streams: from sending to the first reasoning, text or tool piece.",
+        ("pool",),
+        SECONDS,
+    ),
     "switchyard_queue_seconds": ("Wait for a place on a replica.", ("pool",), SECONDS),
-    "switchyard_decide_seconds": ("From the request's last byte to the decision, classifiers included.", (), SHORT_SECONDS),
+    "switchyard_decide_seconds": (
+        "From the request's last byte to the decision, classifiers included.",
+        (),
+        SHORT_SECONDS,
+    ),
     "switchyard_overhead_seconds": ("The gateway's own time before sending: all but the queue.", (), SHORT_SECONDS),
 }
 GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -10,7 +10,16 @@ from collections.abc import Iterable, Sequence
 Pairs = Sequence[tuple[bytes, bytes]]
 
 _HOP_BY_HOP = frozenset(
-    {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"proxy-authenticate"}
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"proxy-authenticate",
+    }
 )
 _NOT_TO_ENGINE = _HOP_BY_HOP | {
     b"host", b"content-length", b"expect",
@@ -22,7 +31,14 @@ _NOT_TO_CLIENT = _HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-reque
 
 
 def to_engine(
-    method: bytes, path: bytes, headers: Pairs, *, host: bytes, length: int | None, key: str | None, extra: Iterable[bytes] = ()
+    method: bytes,
+    path: bytes,
+    headers: Pairs,
+    *,
+    host: bytes,
+    length: int | None,
+    key: str | None,
+    extra: Iterable[bytes] = (),
 ) -> bytes:
     """The head of the request that an engine gets.
 

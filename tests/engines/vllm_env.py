@@ -19,7 +19,7 @@ from pathlib import Path
 if __name__ == "__main__":  # run from a checkout, where the package need not be installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from switchyard.demo.model import cache_root, fetch_model
+from switchyard.demo.model import ModelUnavailable, cache_root, fetch_model
 
 HERE = Path(__file__).resolve().parent
 VLLM_VERSION = "0.32.0"
@@ -135,9 +135,7 @@ def _run(command: list[str | Path], log: Path) -> str:
         step = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, env=environ, check=False, close_fds=False)
     if step.returncode != 0:
         last = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
-        raise BuildFailed(
-            f"'{Path(command[0]).name} ...' ended with status {step.returncode} (all of it: {log}):\n{last}"
-        )
+        raise BuildFailed(f"'{Path(command[0]).name} ...' ended with status {step.returncode} (all of it: {log}):\n{last}")
     return step.stdout.decode()
 
 
@@ -176,4 +174,8 @@ def _lock(path: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    print(ensure(say=lambda text: print(text, file=sys.stderr, flush=True)).root)
+    try:
+        # Progress apart from the answer, so that a script can take the path from standard output.
+        print(ensure(say=lambda text: print(text, file=sys.stderr, flush=True)).root)
+    except (BuildFailed, ModelUnavailable) as error:
+        sys.exit(f"the vLLM environment is not there: {error}")

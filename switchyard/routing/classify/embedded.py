@@ -8,21 +8,50 @@ the weights and keep the interface.
 from __future__ import annotations
 
 import math
-import re
 
 from switchyard.routing.decision import Outcome
 from switchyard.routing.signals import Signals
 
 NAME = "embedded"
-_HARD = re.compile(
-    r"\b(prove|proof|derive|theorem|refactor|architect|optimi[sz]e|debug|race condition|deadlock|concurren\w*|algorithm|"
-    r"complexity|migrate|design|trade-?offs?|root cause|step by step|multi-?step|integral|equation|vulnerab\w*)\b",
-    re.IGNORECASE,
+_HARD = frozenset(
+    [
+        "prove",
+        "proof",
+        "derive",
+        "theorem",
+        "refactor",
+        "architect",
+        "architecture",
+        "optimize",
+        "optimise",
+        "debug",
+        "deadlock",
+        "concurrency",
+        "concurrent",
+        "algorithm",
+        "complexity",
+        "migrate",
+        "migration",
+        "design",
+        "tradeoff",
+        "tradeoffs",
+        "race",
+        "integral",
+        "equation",
+        "vulnerability",
+        "vulnerabilities",
+        "thoroughly",
+        "rewrite",
+        "implement",
+        "multithreaded",
+        "distributed",
+    ]
 )
-_EASY = re.compile(
-    r"^\W*(hi|hello|hey|thanks|thank you|yes|no|ok|okay|sure|what is|who is|when was|translate|rename|list|format|spell)\b",
-    re.IGNORECASE,
-)
+_EASY_STARTS = (
+    "hi", "hello", "hey", "thanks", "thank you", "yes", "no", "ok", "okay", "sure", "what is", "who is", "when was",
+    "translate", "rename", "list", "format", "spell",
+)  # fmt: skip
+_SEEN_CHARACTERS = 1_500  # beginning and end of a long text say what is asked
 _BASE = 2.0
 _PER_DOUBLING = -0.42  # of the text's length over 60 characters
 _PER_HARD_WORD = -0.7
@@ -56,12 +85,14 @@ def heuristic_score(text: str, code_share: float, tool_errors: int) -> float:
     Returns:
         A score in 0.02..0.98. Not calibrated.
     """
+    seen = text if len(text) <= _SEEN_CHARACTERS else text[:1000] + " " + text[-500:]
+    words = seen.lower().split()
     doublings = max(0.0, math.log2(len(text) / 60))
-    hard = min(4, len(_HARD.findall(text)))
-    numbers = min(10, len(re.findall(r"\d+", text)))
+    hard = min(4, len(_HARD.intersection(words)))
+    numbers = min(10, sum(map(str.isdigit, words)))
     logit = _BASE + _PER_DOUBLING * doublings + _PER_HARD_WORD * hard + _PER_NUMBER * numbers
     logit += _CODE * code_share + _ERRORS * min(4, tool_errors)
-    if len(text) < 200 and _EASY.search(text):
+    if len(text) < 200 and seen.lower().lstrip().startswith(_EASY_STARTS):
         logit += _EASY_START
     low, high = _SURE_RANGE
     return min(high, max(low, 1 / (1 + math.exp(-logit))))
