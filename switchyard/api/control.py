@@ -85,6 +85,7 @@ def make_control(gateway: Gateway, keys: Keys, max_body_bytes: int, lifespan: Ca
     async def root() -> dict[str, str]:
         return {"name": "switchyard", "version": __version__, "docs": "/docs"}
 
+    @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)  # where clients of vLLM look
     @app.api_route("/healthz", methods=["GET", "HEAD"], response_class=PlainTextResponse)
     async def healthz() -> str:
         """200 while the process lives."""

