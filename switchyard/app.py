@@ -215,7 +215,7 @@ class Gateway:
         route_name, route = found
         pools = [self.pools[p] for p in route.pools]
         known = [p.context_tokens for p in pools if p.context_tokens]
-        takes = {c for p in pools for c in p.accepts}
+        takes = {c for p in pools for c in p.settings.accepts}
         card: dict[str, Any] = {"id": name, "object": "model", "created": self._created, "owned_by": "switchyard"}
         if known:
             card["max_model_len"] = max(known)

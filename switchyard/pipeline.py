@@ -24,7 +24,6 @@ from switchyard.pools.replica import Lease, Replica
 from switchyard.routing.classify.base import Classifier, ask_in_turn
 from switchyard.routing.decision import Decision
 from switchyard.routing.policy import (
-    Candidates,
     decide_by_facts,
     decide_by_score,
     find_candidates,
@@ -45,6 +44,7 @@ from switchyard.upstream.relay import Client, Relay
 from switchyard.upstream.sse import AnswerReader
 
 ERROR_BODY_BYTES = 256 * 1024  # of an engine's error answer: it is read before it is passed on
+COPIED_BYTES = 16 * 1024  # shorter bodies are sent in one piece with their head
 ANSWER_TOKENS_GUESS = 256  # load of an answer when the client sets no limit
 log = logging.getLogger("switchyard.pipeline")
 
@@ -237,9 +237,10 @@ class Pipeline:
         """The pool for this request: capability, facts, session, score - in that order."""
         name, route = target.route_name, target.route
         candidates = find_candidates(target.pools, self._pools, signals)
-        previous = self._place_of_previous(signals, candidates)
-        if previous is not None:
-            return hold(name, previous, "the response that this one follows is stored there", candidates)
+        stored = self._place_of_previous(signals)
+        if stored is not None and stored[0] in candidates.pools:
+            why = "the response that this one follows is stored there"
+            return Decision(name, stored[0], (), "held", (why,), only_replica=stored[1])
         decision = decide_by_facts(name, route, candidates, signals)
         if decision is None:
             pin = self._pins.get(name, session)
@@ -267,11 +268,10 @@ class Pipeline:
         else:
             self._pins.put(name, session, Pin(decision.pool, turn))
 
-    def _place_of_previous(self, signals: Signals, candidates: Candidates) -> str | None:
-        """The pool that holds the response this request goes on from."""
+    def _place_of_previous(self, signals: Signals) -> tuple[str, str] | None:
+        """Pool and replica that hold the response this request goes on from, as far as it is known here."""
         previous = signals.view.body.text("previous_response_id") if signals.protocol == "responses" else None
-        place = self._stored.place_of(previous) if previous else None
-        return place[0] if place is not None and place[0] in candidates.pools else None
+        return self._stored.place_of(previous) if previous else None
 
     def _note_decision(self, decision: Decision, signals: Signals, session: Session, record: Record) -> None:
         record.decision = decision.as_record()
@@ -334,12 +334,13 @@ class Pipeline:
             pool = self._pools[name]
             body = self._patch(view, signals, pool, record)
             tried: list[str] = []
-            while (lease := await pool.admit(session.key, tokens, tried)) is not None:
+            while (lease := await pool.admit(session.key, tokens, tried, decision.only_replica)) is not None:
                 record.pool, record.replica = name, lease.replica.label
                 record.admitted_s = record.admitted_s or loop.time()
                 record.attempts.append(lease.replica.label)
                 try:
-                    request = self._head(exchange, pool, lease.replica, body, record, trace) + body
+                    head = self._head(exchange, pool, lease.replica, body, record, trace)
+                    request = head + body if len(body) < COPIED_BYTES else [head, body]
                     record.sent_s = loop.time()
                     response = await self._ask(pool, lease.replica, request)
                     record.first_byte_s = response.head_s
@@ -355,10 +356,15 @@ class Pipeline:
                 else:
                     return lease, response
         assert failure is not None
-        message = f"pool {decision.pool}: none of {len(self._pools[decision.pool].replicas)} replicas can be reached; last: "
+        if decision.only_replica is not None:
+            message = "the response that this one follows is stored on a replica that can't be reached: "
+        else:
+            message = (
+                f"pool {decision.pool}: none of {len(self._pools[decision.pool].replicas)} replicas can be reached; last: "
+            )
         raise type(failure)(message + failure.message, retry_after_s=2)
 
-    async def _ask(self, pool: Pool, replica: Replica, request: bytes) -> Response:
+    async def _ask(self, pool: Pool, replica: Replica, request: bytes | list[bytes]) -> Response:
         """One attempt: send, and wait for the head; a kept connection that died unseen is replaced once."""
         connections = self._connections[(pool.name, replica.label)]
         response = await connections.send(request)

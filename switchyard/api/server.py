@@ -398,12 +398,12 @@ class Exchange:
         work = self._door.run(self) if self.stored_id is None else self._door.run_stored(self, self.stored_id)
         task = loop.create_task(work)
         self._task = task
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        tasks.add(task)  # uvicorn's: what it waits for, and cancels, when it goes down
         task.add_done_callback(self._work_done)
 
     def _work_done(self, task: asyncio.Task[None]) -> None:
         """The pipeline never raises; if it does all the same, the client gets a 500 and the log the reason."""
+        self._protocol.server_state.tasks.discard(task)
         if task.cancelled() or task.exception() is None or self._complete or self.client_left:
             return
         self._protocol.logger.error("a request failed inside the gateway", exc_info=task.exception())

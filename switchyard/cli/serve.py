@@ -10,6 +10,7 @@ Dead engines don't stop it: it serves, and says so at /readyz. SIGTERM or Ctrl-C
 from __future__ import annotations
 
 import argparse
+import gc
 import ipaddress
 import socket
 import sys
@@ -107,4 +108,8 @@ def serve_on(gateway: Gateway, listener: socket.socket) -> None:
     from switchyard.api.server import make_server
 
     settings = gateway.policy.server
+    # What is here now stays for good; what a request makes is freed by counting. So the collector has little to find,
+    # and looking through everything that lives, every few hundred requests, costs up to a tenth of the time.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     make_server(gateway.app, gateway.door, settings.drain_delay_s, settings.drain_s).run([listener])

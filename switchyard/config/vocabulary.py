@@ -16,6 +16,10 @@ REQUEST_CLASSES = ("main", "title", "compaction", "subagent", "count")
 PROTOCOLS = ("chat", "responses", "messages", "completions", "embeddings", "rerank", "score", "tokenize")
 
 
+CAPABILITIES = ("images", "audio", "structured_output", "tools")
+"""What a pool may or may not take; each is also the name of the signal that says whether a request has it."""
+
+
 @dataclass(frozen=True)
 class SignalSpec:
     """Name, type and meaning of one signal."""

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from random import Random
 
 from switchyard.config.policy import Pool as PoolSettings
+from switchyard.config.vocabulary import CAPABILITIES
 from switchyard.errors import PoolSaturated, QueueDeadline
 from switchyard.pools.affinity import Moved
 from switchyard.pools.balance import Balancer, rendezvous_order
@@ -33,6 +34,7 @@ class Pool:
         self._moved = Moved()
         self._waiting: deque[_Waiter] = deque()
         self.context_tokens: int | None = None if settings.context == "auto" else settings.context
+        self.refuses = tuple(need for need in CAPABILITIES if need not in settings.accepts)
         self._protocols: frozenset[str] = NATIVE if settings.speaks == "auto" else frozenset(settings.speaks)
 
     # ---- what deciding may know (routing.decision.PoolView) ----
@@ -41,11 +43,6 @@ class Pool:
     def declares(self) -> bool:
         """Whether the policy says what it accepts, or leaves it to the default."""
         return "accepts" in self.settings.model_fields_set
-
-    @property
-    def accepts(self) -> Collection[str]:
-        """Capabilities besides text."""
-        return self.settings.accepts
 
     @property
     def clamps(self) -> bool:
@@ -71,13 +68,14 @@ class Pool:
         """Requests that wait."""
         return len(self._waiting)
 
-    async def admit(self, key: str, tokens: int, exclude: Collection[str] = ()) -> Lease | None:
+    async def admit(self, key: str, tokens: int, exclude: Collection[str] = (), only: str | None = None) -> Lease | None:
         """Wait for a place on one of the replicas.
 
         Args:
             key: the conversation, for affinity.
             tokens: estimated tokens of the request.
             exclude: labels of replicas that were tried before.
+            only: label of the one replica that can serve it.
 
         Returns:
             A place, held until its `release`; None when every replica was tried.
@@ -86,6 +84,8 @@ class Pool:
             PoolSaturated: the queue is full.
             QueueDeadline: no place within `queue_timeout_s`.
         """
+        if only is not None:
+            exclude = {*exclude, *(r.label for r in self.replicas if r.label != only)}
         if not self._waiting and (lease := self._place(key, tokens, exclude)) is not None:
             return lease
         left = [r for r in self.replicas if r.label not in exclude]

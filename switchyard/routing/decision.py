@@ -17,8 +17,8 @@ class PoolView(Protocol):
         """Its name in the policy."""
 
     @property
-    def accepts(self) -> Collection[str]:
-        """Capabilities besides text: tools, structured_output, images, audio."""
+    def refuses(self) -> Collection[str]:
+        """Capabilities that it lacks: names of the signals that must not hold."""
 
     @property
     def declares(self) -> bool:
@@ -67,6 +67,7 @@ class Decision:
         classifier: who made it.
         degraded: a classifier failed on the way; such a decision is not remembered.
         hold_turns: keep this pool for so many turns of the session.
+        only_replica: the one replica that can serve it, where state lives there; None for any.
     """
 
     route: str
@@ -78,6 +79,7 @@ class Decision:
     classifier: str = ""
     degraded: bool = False
     hold_turns: int = 0
+    only_replica: str | None = None
 
     def as_record(self) -> dict[str, Any]:
         """For the decision record and `/v1/decision`."""

@@ -18,8 +18,6 @@ from switchyard.routing.signals import Signals
 SURE_OVERFLOW = 4
 """Prompts whose estimate is this many times a pool's context are refused by us; closer calls are the engine's to make."""
 
-_NEEDS = (("images", "images"), ("audio", "audio"), ("structured_output", "structured output"), ("tools", "tools"))
-
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
@@ -72,11 +70,16 @@ def find_candidates(names: Sequence[str], pools: Mapping[str, PoolView], signals
 
 
 def _serves(pool: PoolView, signals: Signals) -> bool:
-    return pool.speaks(signals.protocol) and not _lacks(pool, signals) and _fits(pool, signals)
+    if not pool.speaks(signals.protocol):
+        return False
+    for need in pool.refuses:
+        if signals.get(need):
+            return False
+    return _fits(pool, signals)
 
 
 def _lacks(pool: PoolView, signals: Signals) -> list[str]:
-    return [word for need, word in _NEEDS if need not in pool.accepts and signals.get(need)]
+    return [need.replace("_", " ") for need in pool.refuses if signals.get(need)]
 
 
 def _fits(pool: PoolView, signals: Signals) -> bool:

@@ -26,16 +26,19 @@ _ESCAPE = re.compile(
 Items = list["Item"]
 
 
+NULL = msgspec.Raw(b"null")
+
+
 class Item(msgspec.Struct, gc=False):
     """A message or input item, with what is inside it still as JSON text."""
 
     role: str = ""
     type: str = ""
-    content: msgspec.Raw = msgspec.Raw(b"null")
-    tool_calls: msgspec.Raw = msgspec.Raw(b"null")
+    content: msgspec.Raw = NULL
+    tool_calls: msgspec.Raw = NULL
     name: Any = None
     arguments: Any = None
-    output: msgspec.Raw = msgspec.Raw(b"null")
+    output: msgspec.Raw = NULL
 
 
 class Part(msgspec.Struct, gc=False):
@@ -45,8 +48,8 @@ class Part(msgspec.Struct, gc=False):
     text: str = ""
     is_error: bool = False
     name: str = ""
-    input: msgspec.Raw = msgspec.Raw(b"null")
-    content: msgspec.Raw = msgspec.Raw(b"null")
+    input: msgspec.Raw = NULL
+    content: msgspec.Raw = NULL
 
 
 class Function(msgspec.Struct, gc=False):

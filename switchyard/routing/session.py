@@ -49,14 +49,14 @@ def identify(signals: Signals) -> Session:
     view = signals.view
     source, id_ = _named_id(signals)
     agent = view.headers.get("x-claude-code-agent-id", "")[:MAX_ID_CHARACTERS] or view.headers.get("x-openai-subagent", "")[:64]
-    if not id_:
+    if id_:
+        material = id_.encode()
+    else:
         source = "fingerprint"
-        id_ = "\0".join(
-            (view.address if not view.key_name else "", view.body.text("model") or "", signals.system_text,
-             ",".join(view.tool_names), signals.first_human_text)
-        )  # fmt: skip
-    scoped = "\0".join((view.key_name, id_, agent, signals.request_class))
-    return Session(blake2b(scoped.encode(errors="replace"), digest_size=8).hexdigest(), source)
+        who = (view.address if not view.key_name else "", view.body.text("model") or "", *view.tool_names, "")
+        material = "\0".join(who).encode(errors="replace") + signals.opening
+    scope = "\0".join(("", view.key_name, agent, signals.request_class))
+    return Session(blake2b(material + scope.encode(errors="replace"), digest_size=8).hexdigest(), source)
 
 
 def _named_id(signals: Signals) -> tuple[str, str]:

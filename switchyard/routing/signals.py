@@ -7,20 +7,21 @@ comes in from outside.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from switchyard.config.vocabulary import HEADER_PREFIX, SIGNALS
 from switchyard.routing.lazy import lazy
-from switchyard.routing.request import Item, RequestView, content_parts
+from switchyard.routing.request import NULL, Item, RequestView, content_parts
 
 BYTES_PER_TOKEN = 4
 """English text and code, over common BPE vocabularies: 3 to 5 bytes. An estimate, and called so wherever it shows."""
 IMAGE_TOKENS = 1_000  # a mid-sized picture; models differ between 250 and 1,600
 SEEN_TEXT_CHARACTERS = 4_000  # of the human's last text: enough for any surface feature
 
-CODE_CHARACTERS = 1_500  # of it, where its share of code is measured
+CODE_CHARACTERS = 800  # of it, where its share of code is measured
 
 _PROMPT_FIELDS = (
     "messages",
@@ -34,8 +35,10 @@ _PROMPT_FIELDS = (
     "text_1",
     "text_2",
 )
-_IMAGE_TYPES = {"image_url", "image", "input_image"}
-_AUDIO_TYPES = {"input_audio", "audio", "audio_url"}
+_MEDIA = {
+    "image_url": "image", "image": "image", "input_image": "image",
+    "input_audio": "audio", "audio": "audio", "audio_url": "audio",
+}  # fmt: skip
 _BASE64 = re.compile(rb"[A-Za-z0-9+/=_-]{1024,}")
 _CALL_TYPES = {"function_call", "custom_tool_call", "local_shell_call"}
 _RESULT_TYPES = {"function_call_output", "custom_tool_call_output", "local_shell_call_output"}
@@ -49,6 +52,7 @@ _HARNESS = re.compile(
     re.DOTALL,
 )
 _BILLING = re.compile(r"^x-anthropic-billing-header:[^\n]*\n?")
+_BILLING_PART = re.compile(rb'x-anthropic-billing-header:(?:[^"\\]|\\[^n])*')
 _CODE_WORDS = frozenset(
     [
         "def",
@@ -218,27 +222,26 @@ class Signals:
     @lazy
     def images(self) -> bool:
         """A part of some message is an image; text that merely looks like one doesn't count."""
-        return self._has_media(_IMAGE_TYPES, b"image")
+        return "image" in self._media
 
     @lazy
     def audio(self) -> bool:
         """A part of some message is audio, or `modalities` asks for it."""
         wanted = self.view.body.value("modalities") if "modalities" in self.view.body.fields else None
-        return (isinstance(wanted, list) and "audio" in wanted) or self._has_media(_AUDIO_TYPES, b"audio")
+        return (isinstance(wanted, list) and "audio" in wanted) or "audio" in self._media
 
-    def _has_media(self, types: set[str], mark: bytes) -> bool:
-        """Only lists of parts can hold media, and only those with the mark are read."""
+    @lazy
+    def _media(self) -> frozenset[str]:
+        """Kinds of media in the conversation. Only lists of parts can hold some, and only those with a mark are read."""
+        found: set[str] = set()
         for item in self.view.items:
-            if item.type in types:
-                return True
+            if item.type in _MEDIA:
+                found.add(_MEDIA[item.type])
             for content in (item.content, item.output):
-                text = bytes(content)
-                if not text.startswith(b"[") or mark not in text:
-                    continue
-                for part in content_parts(content):
-                    if part.type in types or any(p.type in types for p in content_parts(part.content)):
-                        return True
-        return False
+                if content is not NULL and (text := bytes(content)).startswith(b"[") and (b"image" in text or b"audio" in text):
+                    for part in content_parts(content):
+                        found |= {_MEDIA[p.type] for p in (part, *content_parts(part.content)) if p.type in _MEDIA}
+        return frozenset(found)
 
     @lazy
     def structured_output(self) -> bool:
@@ -288,12 +291,23 @@ class Signals:
         return ""
 
     @lazy
-    def first_human_text(self) -> str:
-        """What the human said first: the same in every turn of a conversation. Not for policies."""
+    def opening(self) -> bytes:
+        """How the conversation begins: system text and first human message as JSON text. Not for policies.
+
+        The same in every turn: a line that changes with each request is left out, and only the beginning of a long
+        message counts.
+        """
+        system = self.view.body.fields.get("system" if self.view.protocol == "messages" else "instructions")
+        pieces = [b"" if system is None else _BILLING_PART.sub(b"", bytes(system))]
         for item in self.view.items:
-            if is_human(item) and (text := _clean(_text_of(item.content))):
-                return text
-        return self.last_human_text
+            if item.role in {"system", "developer"}:
+                pieces.append(bytes(item.content))
+            elif item.role == "user" and is_human(item):
+                pieces.append(bytes(item.content)[:SEEN_TEXT_CHARACTERS])
+                break
+        if len(pieces) == 1:
+            pieces.append(self.last_human_text.encode(errors="replace"))
+        return b"\0".join(pieces)
 
     @lazy
     def system_text(self) -> str:
@@ -323,8 +337,7 @@ class Signals:
     @lazy
     def client(self) -> str:
         """From the User-Agent."""
-        agent = self.view.headers.get("user-agent", "").lower()
-        return next((name for mark, name in _AGENTS if mark in agent), "other")
+        return client_of(self.view.headers.get("user-agent", ""))
 
     @lazy
     def request_class(self) -> str:
@@ -337,9 +350,13 @@ class Signals:
             return "subagent"
         if not view.items:
             return "main"
-        short = self.tools == 0 and self.turns <= 1 and view.body.size(*_PROMPT_FIELDS) < 16_000
-        asked = f"{self.system_text[:2000]}\n{self.last_human_text[:300]}" if short and self.client in _TITLING_CLIENTS else ""
-        if _TITLE.search(asked):
+        if (
+            self.client in _TITLING_CLIENTS
+            and self.tools == 0
+            and self.turns <= 1
+            and view.body.size(*_PROMPT_FIELDS) < 16_000
+            and _TITLE.search(f"{self.system_text[:2000]}\n{self.last_human_text[:300]}")
+        ):
             return "title"
         end = self.last_human_text[-600:]
         if ("conversation" in end or "history" in end) and _COMPACTION.search(end):
@@ -360,6 +377,13 @@ class Signals:
     def api_key_name(self) -> str:
         """Which gateway key was used."""
         return self.view.key_name
+
+
+@lru_cache(maxsize=1024)  # clients are few and repeat themselves
+def client_of(user_agent: str) -> str:
+    """The client that sends this User-Agent; `other` for a stranger."""
+    agent = user_agent.lower()
+    return next((name for mark, name in _AGENTS if mark in agent), "other")
 
 
 def _looks_like_code(line: str) -> bool:
