@@ -99,7 +99,10 @@ class Gateway:
             StoredResponses(), self._recorder, self._tracing, lambda: time.localtime().tm_hour,
         )  # fmt: skip
         keys = Keys(secrets.api_keys, secrets.admin_key)
-        self.door = Door(keys, policy.server.max_body_mb << 20, self.pipeline.handle, self.pipeline.handle_stored)
+        server = policy.server
+        self.door = Door(
+            keys, server.max_body_mb << 20, server.max_connections, self.pipeline.handle, self.pipeline.handle_stored
+        )
         self.app = make_control(self, keys, policy.server.max_body_mb << 20, self._lifespan)
 
     def _make_classifiers(self) -> dict[str, list[Classifier]]:

@@ -41,6 +41,7 @@ from switchyard.upstream.connection import Headers, Response, StaleConnection
 from switchyard.upstream.headers import to_client, to_engine
 from switchyard.upstream.pool import ConnectFailed, ConnectionPool
 from switchyard.upstream.relay import Client, Relay
+from switchyard.upstream.retry import BUSY, RetryBudget
 from switchyard.upstream.sse import AnswerReader
 
 ERROR_BODY_BYTES = 256 * 1024  # of an engine's error answer: it is read before it is passed on
@@ -162,6 +163,7 @@ class Pipeline:
         self._recorder = recorder
         self._tracing = tracing
         self._read_hour = read_hour
+        self._retry_budget = RetryBudget()
 
     async def handle(self, exchange: Exchange) -> None:
         """Serve one request, whatever happens to it; writes its record in any case."""
@@ -328,6 +330,7 @@ class Pipeline:
     ) -> tuple[Lease, Response]:
         """Get a place and the head of an answer, going on to other replicas while no connection comes up."""
         loop = asyncio.get_running_loop()
+        self._retry_budget.note_request(loop.time())
         tokens = signals.prompt_tokens + (signals.max_output_tokens or ANSWER_TOKENS_GUESS)
         failure: GatewayError | None = None
         for name in (decision.pool, *decision.fallbacks):
@@ -354,7 +357,11 @@ class Pipeline:
                     lease.release()
                     raise
                 else:
-                    return lease, response
+                    tried.append(lease.replica.label)
+                    if not self._worth_retrying(response, pool, tried, decision):
+                        return lease, response
+                    response.abandon()
+                    lease.release()
         assert failure is not None
         if decision.only_replica is not None:
             message = "the response that this one follows is stored on a replica that can't be reached: "
@@ -363,6 +370,15 @@ class Pipeline:
                 f"pool {decision.pool}: none of {len(self._pools[decision.pool].replicas)} replicas can be reached; last: "
             )
         raise type(failure)(message + failure.message, retry_after_s=2)
+
+    def _worth_retrying(self, response: Response, pool: Pool, tried: Sequence[str], decision: Decision) -> bool:
+        """An engine that refuses before it begins is worth another replica's try, within the budget."""
+        return (
+            response.status in BUSY
+            and decision.only_replica is None
+            and pool.has_free(tried)
+            and self._retry_budget.take(asyncio.get_running_loop().time())
+        )
 
     async def _ask(self, pool: Pool, replica: Replica, request: bytes | list[bytes]) -> Response:
         """One attempt: send, and wait for the head; a kept connection that died unseen is replaced once."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import math
 import re
 import secrets
@@ -39,6 +40,7 @@ WRITE_STALL_S = 300.0  # a client that takes nothing for so long is gone
 SWEEP_S = 1.0
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+log = logging.getLogger("switchyard.server")
 _JSON = (b"content-type", b"application/json")
 
 Run = Callable[["Exchange"], Coroutine[Any, Any, None]]
@@ -50,6 +52,7 @@ class Door:
     Args:
         keys: who may call.
         max_body_bytes: longest body.
+        max_connections: most client connections at the same time.
         run: serves a request of the data plane.
         run_stored: serves a request for a stored response, by its id.
     """
@@ -58,14 +61,17 @@ class Door:
         self,
         keys: Keys,
         max_body_bytes: int,
+        max_connections: int,
         run: Run,
         run_stored: Callable[[Exchange, str], Coroutine[Any, Any, None]],
     ) -> None:
         self.keys = keys
         self.max_body_bytes = max_body_bytes
+        self.max_connections = max_connections
         self.run = run
         self.run_stored = run_stored
         self.draining = False
+        self._complained_s = -math.inf
         self.connections: set[GatewayProtocol] = set()
         self._prefix = secrets.token_hex(5)
         self._numbers = itertools.count(1)
@@ -73,6 +79,13 @@ class Door:
     def next_id(self) -> str:
         """A request id that no other gateway gives."""
         return f"req-{self._prefix}-{next(self._numbers):x}"
+
+    def complain_of_crowd(self) -> None:
+        """Log, once a minute at most, that connections are turned away."""
+        now_s = time.monotonic()
+        if now_s - self._complained_s > 60:
+            self._complained_s = now_s
+            log.warning("%d client connections: more are turned away (server.max_connections)", self.max_connections)
 
     def sweep(self, now_s: float) -> None:
         """Close connections that are past one of their limits. Called every `SWEEP_S`."""
@@ -118,6 +131,10 @@ class GatewayProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._door.connections.add(self)
         self._deadline_s = self.loop.time() + HEAD_LIMIT_S
+        if len(self._door.connections) > self._door.max_connections:
+            self._door.complain_of_crowd()
+            limit = self._door.max_connections
+            self._answer_and_close(503, _Crowded(f"the gateway has {limit} connections already (server.max_connections)"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: what runs for it stops."""
@@ -300,6 +317,13 @@ class _HeadTooLarge(GatewayError):
     code = "head_too_large"
     type = "invalid_request_error"
     anthropic_type = "invalid_request_error"
+
+
+class _Crowded(GatewayError):
+    status = 503
+    code = "too_many_connections"
+    anthropic_type = "overloaded_error"
+    retryable = True
 
 
 class _BadTarget(InvalidRequest):

@@ -16,7 +16,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from switchyard.cli.main import GOOD, NOT_GOOD, CommandFailed
+from switchyard.cli.main import GOOD, NOT_GOOD, WRONG_USE, CommandFailed
 
 if TYPE_CHECKING:
     from switchyard.app import Gateway
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("policy", metavar="FILE", help="policy file")
     parser.add_argument("--host", help="address to listen on; wins over server.host")
     parser.add_argument("--port", type=int, help="port to listen on, 0 for a free one; wins over server.port")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes on the port; only 1 in this version")
     parser.add_argument("--verbose", action="store_true", help="more log lines")
 
 
@@ -39,6 +40,12 @@ def run(given: argparse.Namespace) -> int:
     from switchyard.cli.files import read_policy, read_policy_secrets
     from switchyard.telemetry.logs import set_up_logging
 
+    if given.workers != 1:
+        raise CommandFailed(
+            "more than one worker needs shared state, which this version doesn't have yet: leave --workers out "
+            "(one process takes thousands of requests a second)",
+            WRONG_USE,
+        )
     policy = read_policy(given.policy)
     overrides = {k: v for k, v in (("host", given.host), ("port", given.port)) if v is not None}
     policy = policy.model_copy(update={"server": policy.server.model_copy(update=overrides)})
@@ -103,6 +110,17 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def raise_file_limit() -> None:
+    """Take as many open files as the system allows: each client and each engine connection is one."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def serve_on(gateway: Gateway, listener: socket.socket) -> None:
     """Serve until a signal comes, then drain."""
     from switchyard.api.server import make_server
@@ -112,4 +130,5 @@ def serve_on(gateway: Gateway, listener: socket.socket) -> None:
     # and looking through everything that lives, every few hundred requests, costs up to a tenth of the time.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    raise_file_limit()
     make_server(gateway.app, gateway.door, settings.drain_delay_s, settings.drain_s).run([listener])

@@ -91,6 +91,8 @@ class Server(Block):
     """Environment variable with the key for /admin. Left out, /admin answers only where no API keys are set."""
     max_body_mb: Annotated[int, Field(ge=1, le=1024)] = 64
     """Longest request body in MiB; longer ones get 413."""
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    """Client connections at the same time; more are told 503 and closed."""
     drain_delay_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 0
     """On SIGTERM /readyz says 503 at once; the listener closes after this many seconds."""
     drain_s: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 30

@@ -115,6 +115,10 @@ class Pool:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
 
+    def has_free(self, exclude: Collection[str]) -> bool:
+        """Whether a replica besides these would take a request now."""
+        return any(r.available and r.label not in exclude for r in self.replicas)
+
     def wake(self) -> None:
         """Give free places to those who wait, in their order."""
         while self._waiting:

@@ -274,14 +274,21 @@ def content_parts(content: msgspec.Raw) -> list[Part]:
         return _PARTS.decode(text)
     except msgspec.MsgspecError:
         pass
-    parts: list[Part] = []
-    for entry in _RAWS.decode(text):
+    return [part for _, part in raw_parts(content)]
+
+
+def raw_parts(content: msgspec.Raw) -> Iterator[tuple[msgspec.Raw, Part]]:
+    """The parts of a list with their JSON text; a bare string is a text part, what can't be read is left out."""
+    try:
+        entries = _RAWS.decode(content)
+    except msgspec.MsgspecError:
+        return
+    for entry in entries:
         try:
-            parts.append(_PART.decode(entry))
+            yield entry, _PART.decode(entry)
         except msgspec.MsgspecError:
             if bytes(entry).startswith(b'"'):
-                parts.append(Part(type="text", text=msgspec.json.decode(entry)))
-    return parts
+                yield entry, Part(type="text", text=msgspec.json.decode(entry))
 
 
 def _readable_tools(raw: msgspec.Raw) -> Iterator[Tool]:

@@ -7,6 +7,7 @@ comes in from outside.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -14,11 +15,12 @@ import msgspec
 
 from switchyard.config.vocabulary import HEADER_PREFIX, SIGNALS
 from switchyard.routing.lazy import lazy
-from switchyard.routing.request import NULL, Item, RequestView, content_parts
+from switchyard.routing.request import NULL, Item, RequestView, content_parts, raw_parts
 
 BYTES_PER_TOKEN = 4
 """English text and code, over common BPE vocabularies: 3 to 5 bytes. An estimate, and called so wherever it shows."""
-IMAGE_TOKENS = 1_000  # a mid-sized picture; models differ between 250 and 1,600
+LONG_BYTES = 256 * 1024
+MEDIA_TOKENS = 1_000  # a mid-sized picture; models differ between 250 and 1,600
 SEEN_TEXT_CHARACTERS = 4_000  # of the human's last text: enough for any surface feature
 
 CODE_CHARACTERS = 800  # of it, where its share of code is measured
@@ -39,7 +41,6 @@ _MEDIA = {
     "image_url": "image", "image": "image", "input_image": "image",
     "input_audio": "audio", "audio": "audio", "audio_url": "audio",
 }  # fmt: skip
-_BASE64 = re.compile(rb"[A-Za-z0-9+/=_-]{1024,}")
 _CALL_TYPES = {"function_call", "custom_tool_call", "local_shell_call"}
 _RESULT_TYPES = {"function_call_output", "custom_tool_call_output", "local_shell_call_output"}
 _ERROR_START = re.compile(
@@ -53,6 +54,7 @@ _HARNESS = re.compile(
 )
 _BILLING = re.compile(r"^x-anthropic-billing-header:[^\n]*\n?")
 _BILLING_PART = re.compile(rb'x-anthropic-billing-header:(?:[^"\\]|\\[^n])*')
+_MEDIA_MARK = re.compile(rb'"type"\s*:\s*"(?:image_url|image|input_image|input_audio|audio|audio_url)"')
 _CODE_WORDS = frozenset(
     [
         "def",
@@ -127,13 +129,9 @@ class Signals:
 
     @lazy
     def prompt_tokens(self) -> int:
-        """Bytes of all that becomes prompt, over `BYTES_PER_TOKEN`; an image counts `IMAGE_TOKENS`."""
-        body = self.view.body
-        size = body.size(*_PROMPT_FIELDS)
-        if not (self.images or self.audio):
-            return size // BYTES_PER_TOKEN
-        blobs = [m.end() - m.start() for m in _BASE64.finditer(body.raw)]
-        return max(0, size - sum(blobs)) // BYTES_PER_TOKEN + IMAGE_TOKENS * max(1, len(blobs))
+        """Bytes of all that becomes prompt, over `BYTES_PER_TOKEN`; an image or sound counts `MEDIA_TOKENS`."""
+        _, count, media_bytes = self._media
+        return max(0, self.view.body.size(*_PROMPT_FIELDS) - media_bytes) // BYTES_PER_TOKEN + MEDIA_TOKENS * count
 
     @lazy
     def max_output_tokens(self) -> int:
@@ -148,7 +146,12 @@ class Signals:
     @lazy
     def turns(self) -> int:
         """Human messages."""
-        return sum(1 for item in self.view.items if is_human(item))
+        return sum(self._human)
+
+    @lazy
+    def _human(self) -> list[bool]:
+        """For each item, whether a human wrote it."""
+        return [is_human(item) for item in self.view.items]
 
     @lazy
     def tools(self) -> int:
@@ -222,26 +225,33 @@ class Signals:
     @lazy
     def images(self) -> bool:
         """A part of some message is an image; text that merely looks like one doesn't count."""
-        return "image" in self._media
+        return "image" in self._media[0]
 
     @lazy
     def audio(self) -> bool:
         """A part of some message is audio, or `modalities` asks for it."""
         wanted = self.view.body.value("modalities") if "modalities" in self.view.body.fields else None
-        return (isinstance(wanted, list) and "audio" in wanted) or "audio" in self._media
+        return (isinstance(wanted, list) and "audio" in wanted) or "audio" in self._media[0]
 
     @lazy
-    def _media(self) -> frozenset[str]:
-        """Kinds of media in the conversation. Only lists of parts can hold some, and only those with a mark are read."""
-        found: set[str] = set()
+    def _media(self) -> tuple[set[str], int, int]:
+        """Kinds of media in the conversation, how many there are, and their bytes.
+
+        Only lists of parts can hold some, and only lists with a mark are read.
+        """
+        kinds: set[str] = set()
+        count = size = 0
         for item in self.view.items:
             if item.type in _MEDIA:
-                found.add(_MEDIA[item.type])
+                kinds.add(_MEDIA[item.type])
             for content in (item.content, item.output):
-                if content is not NULL and (text := bytes(content)).startswith(b"[") and (b"image" in text or b"audio" in text):
-                    for part in content_parts(content):
-                        found |= {_MEDIA[p.type] for p in (part, *content_parts(part.content)) if p.type in _MEDIA}
-        return frozenset(found)
+                if content is NULL:
+                    continue
+                for kind, length in find_media(content):
+                    kinds.add(kind)
+                    count += 1
+                    size += length
+        return kinds, count, size
 
     @lazy
     def structured_output(self) -> bool:
@@ -285,8 +295,8 @@ class Signals:
             found = view.body.value("prompt" if view.protocol == "completions" else "input")
             first = found[0] if isinstance(found, list) and found else found
             return _clean(first) if isinstance(first, str) else ""
-        for item in reversed(view.items):
-            if is_human(item) and (text := _clean(_text_of(item.content))):
+        for item, human in zip(reversed(view.items), reversed(self._human), strict=True):
+            if human and (text := _clean(_text_of(item.content))):
                 return text
         return ""
 
@@ -299,11 +309,11 @@ class Signals:
         """
         system = self.view.body.fields.get("system" if self.view.protocol == "messages" else "instructions")
         pieces = [b"" if system is None else _BILLING_PART.sub(b"", bytes(system))]
-        for item in self.view.items:
+        for item, human in zip(self.view.items, self._human, strict=True):
             if item.role in {"system", "developer"}:
                 pieces.append(bytes(item.content))
-            elif item.role == "user" and is_human(item):
-                pieces.append(bytes(item.content)[:SEEN_TEXT_CHARACTERS])
+            elif human:
+                pieces.append(bytes(memoryview(item.content)[:SEEN_TEXT_CHARACTERS]))
                 break
         if len(pieces) == 1:
             pieces.append(self.last_human_text.encode(errors="replace"))
@@ -393,18 +403,39 @@ def _looks_like_code(line: str) -> bool:
     return first in _CODE_WORDS and line[-1] not in ".?!"  # a sentence may begin with "if" or "use"
 
 
+def find_media(content: msgspec.Raw) -> Iterator[tuple[str, int]]:
+    """Kind and bytes of each media part of a message's content, those inside tool results included."""
+    text = memoryview(content)
+    if bytes(text[:1]) != b"[" or not _MEDIA_MARK.search(text):
+        return
+    for raw, part in raw_parts(content):
+        if part.type in _MEDIA:
+            yield _MEDIA[part.type], len(memoryview(raw))
+        elif part.content is not NULL:
+            yield from find_media(part.content)
+
+
 def is_human(item: Item) -> bool:
     """Whether this is a message by a human, and not a tool result in the user's role."""
     if item.role != "user":
         return False
-    if b'"tool_result"' not in bytes(item.content):
+    if not _may_have(item.content, b'"tool_result"'):
         return True
     return any(p.type != "tool_result" and _clean(p.text) for p in content_parts(item.content))
 
 
 def _has_part(item: Item, type_: str) -> bool:
-    text = bytes(item.content)
-    return f'"{type_}"'.encode() in text and any(p.type == type_ for p in content_parts(item.content))
+    return _may_have(item.content, f'"{type_}"'.encode()) and any(p.type == type_ for p in content_parts(item.content))
+
+
+def _may_have(content: msgspec.Raw, mark: bytes) -> bool:
+    """A quick no for most: the content is no list, or a short one without the mark."""
+    if content is NULL:
+        return False
+    text = memoryview(content)
+    if bytes(text[:1]) != b"[":
+        return False
+    return len(text) > LONG_BYTES or mark in bytes(text)  # reading the parts of a long one is cheaper than searching it
 
 
 def _chat_calls(item: Item) -> list[tuple[str, str]]:

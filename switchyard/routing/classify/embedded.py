@@ -51,7 +51,7 @@ _EASY_STARTS = (
     "hi", "hello", "hey", "thanks", "thank you", "yes", "no", "ok", "okay", "sure", "what is", "who is", "when was",
     "translate", "rename", "list", "format", "spell",
 )  # fmt: skip
-_SEEN_CHARACTERS = 800  # beginning and end of a long text say what is asked
+_SEEN_CHARACTERS = 400  # beginning and end of a long text say what is asked
 _BASE = 2.0
 _PER_DOUBLING = -0.42  # of the text's length over 60 characters
 _PER_HARD_WORD = -0.7
@@ -85,7 +85,7 @@ def heuristic_score(text: str, code_share: float, tool_errors: int) -> float:
     Returns:
         A score in 0.02..0.98. Not calibrated.
     """
-    seen = text if len(text) <= _SEEN_CHARACTERS else text[:500] + " " + text[-300:]
+    seen = text if len(text) <= _SEEN_CHARACTERS else text[:250] + " " + text[-150:]
     words = seen.lower().split()
     doublings = max(0.0, math.log2(len(text) / 60))
     hard = min(4, len(_HARD.intersection(words)))
