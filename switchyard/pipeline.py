@@ -45,6 +45,7 @@ from switchyard.upstream.retry import BUSY, RetryBudget
 from switchyard.upstream.sse import AnswerReader
 
 ERROR_BODY_BYTES = 256 * 1024  # of an engine's error answer: it is read before it is passed on
+LONG_BODY_BYTES = 2 * 1024 * 1024
 COPIED_BYTES = 16 * 1024  # shorter bodies are sent in one piece with their head
 ANSWER_TOKENS_GUESS = 256  # load of an answer when the client sets no limit
 log = logging.getLogger("switchyard.pipeline")
@@ -168,14 +169,16 @@ class Pipeline:
     async def handle(self, exchange: Exchange) -> None:
         """Serve one request, whatever happens to it; writes its record in any case."""
         loop = asyncio.get_running_loop()
-        record = _open_record(exchange)
         headers = _as_text(exchange.headers)
+        record = _open_record(exchange, headers)
         trace = self._tracing.begin(exchange.endpoint.path, headers)
         try:
             view = self._read(exchange, headers)
             target = self._identify(view, record)
             signals = Signals(view, self._read_hour())
+            await _let_others_run(exchange)
             session = identify(signals)
+            await _let_others_run(exchange)
             decision = await self._decide(target, signals, session)
             record.decided_s = loop.time()
             self._note_decision(decision, signals, session, record)
@@ -481,8 +484,9 @@ class Pipeline:
     async def handle_stored(self, exchange: Exchange, response_id: str) -> None:
         """GET, DELETE or POST on a stored response: goes to the replica that made it."""
         loop = asyncio.get_running_loop()
-        record = _open_record(exchange)
-        trace = self._tracing.begin(exchange.endpoint.path, _as_text(exchange.headers))
+        headers = _as_text(exchange.headers)
+        record = _open_record(exchange, headers)
+        trace = self._tracing.begin(exchange.endpoint.path, headers)
         response: Response | None = None
         try:
             place = self._stored.place_of(response_id)
@@ -551,8 +555,13 @@ class Pipeline:
             lease.release()
 
 
-def _open_record(exchange: Exchange) -> Record:
-    headers = dict(exchange.headers)
+async def _let_others_run(exchange: Exchange) -> None:
+    """Between two steps over a body of many megabytes, other streams get their turn."""
+    if len(exchange.body) > LONG_BODY_BYTES:
+        await asyncio.sleep(0)
+
+
+def _open_record(exchange: Exchange, headers: Mapping[str, str]) -> Record:
     return Record(
         id=exchange.request_id,
         path=exchange.endpoint.path,
@@ -560,7 +569,7 @@ def _open_record(exchange: Exchange) -> Record:
         began_s=exchange.received_s,
         client_id=exchange.client_request_id,
         key_name=exchange.key_name,
-        case=headers.get(b"x-switchyard-case", b"")[:128].decode("ascii", "replace"),
+        case=headers.get("x-switchyard-case", "")[:128],
         request_bytes=len(exchange.body),
     )
 
@@ -583,11 +592,13 @@ def _shown(decision: Decision, record: Record, exchange: Exchange) -> Headers:
     reasons = [decision.reasons[0], *(c for c in record.changed if c != "usage")]
     if record.pool != decision.pool:
         reasons.insert(0, f"no replica of {decision.pool} can be reached")
-    reason = "; ".join(reasons).encode("ascii", "replace")[:300]
+    reason = "; ".join(reasons)[:300]
+    if not reason.isprintable():  # a rule's words, or an engine's, may be anything
+        reason = "".join(c if c.isprintable() else " " for c in reason)
     return [
         (b"x-switchyard-pool", record.pool.encode("ascii")),
         (b"x-switchyard-replica", record.replica.encode("ascii")),
-        (b"x-switchyard-reason", bytes(b if 32 <= b < 127 else 32 for b in reason)),
+        (b"x-switchyard-reason", reason.encode("ascii", "replace")),
     ]
 
 

@@ -428,6 +428,8 @@ class Exchange:
     def _work_done(self, task: asyncio.Task[None]) -> None:
         """The pipeline never raises; if it does all the same, the client gets a 500 and the log the reason."""
         self._protocol.server_state.tasks.discard(task)
+        # No cycles are left behind: what a request made is freed at once, and the collector finds nothing to do.
+        self._task = self._pause = self._resume = None
         if task.cancelled() or task.exception() is None or self._complete or self.client_left:
             return
         self._protocol.logger.error("a request failed inside the gateway", exc_info=task.exception())

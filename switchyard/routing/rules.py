@@ -11,7 +11,10 @@ from switchyard.routing.signals import Signals
 
 def matches(rule: Rule, signals: Signals) -> bool:
     """Whether all conditions of the rule hold."""
-    return all(holds(condition, signals.get(name)) for name, condition in rule.when.items())
+    for name, condition in rule.when.items():  # noqa: SIM110  # all() with a generator takes twice as long, for each rule
+        if not holds(condition, signals.get(name)):
+            return False
+    return True
 
 
 def holds(condition: Any, value: Any) -> bool:

@@ -24,6 +24,7 @@ _HEADERS = (
     "x-switchyard-session-id", "x-claude-code-session-id", "x-session-id", "x-session-affinity", "x-opencode-session",
     "session-id", "session_id",
 )  # fmt: skip
+_ALL_HEADERS = frozenset({*_HEADERS, "x-codex-turn-metadata", "x-client-session-id"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +62,16 @@ def identify(signals: Signals) -> Session:
 
 def _named_id(signals: Signals) -> tuple[str, str]:
     """The first sane id and its source; empty when there is none."""
-    view = signals.view
-    for name in _HEADERS:
-        if (found := _sane(view.headers.get(name))) is not None:
-            return name, found
-    turn = _parsed(view.headers.get("x-codex-turn-metadata"))
-    if (found := _sane(turn.get("session_id"))) is not None:
-        return "x-codex-turn-metadata", found
-    if (found := _sane(view.headers.get("x-client-session-id"))) is not None:
-        return "x-client-session-id", found
-    body = view.body
+    headers, body = signals.view.headers, signals.view.body
+    if not _ALL_HEADERS.isdisjoint(headers):
+        for name in _HEADERS:
+            if (found := _sane(headers.get(name))) is not None:
+                return name, found
+        turn = _parsed(headers.get("x-codex-turn-metadata"))
+        if (found := _sane(turn.get("session_id"))) is not None:
+            return "x-codex-turn-metadata", found
+        if (found := _sane(headers.get("x-client-session-id"))) is not None:
+            return "x-client-session-id", found
     metadata = body.value("metadata") if "metadata" in body.fields else None
     user = metadata.get("user_id") if isinstance(metadata, dict) else None
     if isinstance(user, str) and len(user) <= 4 * MAX_ID_CHARACTERS:

@@ -15,7 +15,7 @@ import msgspec
 
 from switchyard.config.vocabulary import HEADER_PREFIX, SIGNALS
 from switchyard.routing.lazy import lazy
-from switchyard.routing.request import NULL, Item, RequestView, content_parts, raw_parts
+from switchyard.routing.request import NULL, Item, Part, RequestView, content_parts, raw_parts
 
 BYTES_PER_TOKEN = 4
 """English text and code, over common BPE vocabularies: 3 to 5 bytes. An estimate, and called so wherever it shows."""
@@ -23,7 +23,7 @@ LONG_BYTES = 256 * 1024
 MEDIA_TOKENS = 1_000  # a mid-sized picture; models differ between 250 and 1,600
 SEEN_TEXT_CHARACTERS = 4_000  # of the human's last text: enough for any surface feature
 
-CODE_CHARACTERS = 800  # of it, where its share of code is measured
+CODE_CHARACTERS = 400  # of it, where its share of code is measured
 
 _PROMPT_FIELDS = (
     "messages",
@@ -114,6 +114,7 @@ class Signals:
     def __init__(self, view: RequestView, hour: int = 0) -> None:
         self.view = view
         self.hour = hour
+        self._parts_read: dict[int, list[Part]] = {}
 
     def get(self, name: str) -> Any:
         """A signal's value by the name it has in a policy, `header.NAME` included."""
@@ -151,7 +152,24 @@ class Signals:
     @lazy
     def _human(self) -> list[bool]:
         """For each item, whether a human wrote it."""
-        return [is_human(item) for item in self.view.items]
+        return [self._is_human(item) for item in self.view.items]
+
+    def _is_human(self, item: Item) -> bool:
+        if item.role != "user":
+            return False
+        if not _may_have(item.content, b'"tool_result"'):
+            return True
+        return any(p.type != "tool_result" and _clean(p.text) for p in self._parts(item))
+
+    def _parts(self, item: Item) -> list[Part]:
+        """The parts of an item's content, read once: with images in them that takes milliseconds."""
+        parts = self._parts_read.get(id(item))
+        if parts is None:
+            parts = self._parts_read[id(item)] = content_parts(item.content)
+        return parts
+
+    def _has_part(self, item: Item, type_: str) -> bool:
+        return _may_have(item.content, f'"{type_}"'.encode()) and any(p.type == type_ for p in self._parts(item))
 
     @lazy
     def tools(self) -> int:
@@ -166,7 +184,7 @@ class Signals:
                 return True
             if item.role in {"system", "developer"}:
                 continue
-            return item.role == "user" and _has_part(item, "tool_result")
+            return item.role == "user" and self._has_part(item, "tool_result")
         return False
 
     @lazy
@@ -201,8 +219,8 @@ class Signals:
                 calls.append((str(item.name), str(item.arguments)))
             elif item.role == "assistant":
                 calls += _chat_calls(item)
-                if _has_part(item, "tool_use"):
-                    parts = content_parts(item.content)
+                if self._has_part(item, "tool_use"):
+                    parts = self._parts(item)
                     calls += [(p.name, bytes(p.input).decode(errors="replace")) for p in parts if p.type == "tool_use"]
         return calls
 
@@ -215,8 +233,8 @@ class Signals:
                 results.append(_is_error(item.output))
             elif item.role == "tool":
                 results.append(_is_error(item.content))
-            elif item.role == "user" and _has_part(item, "tool_result"):
-                parts = [p for p in content_parts(item.content) if p.type == "tool_result"]
+            elif item.role == "user" and self._has_part(item, "tool_result"):
+                parts = [p for p in self._parts(item) if p.type == "tool_result"]
                 results += [p.is_error or _is_error(p.content) for p in parts]
         return results
 
@@ -296,7 +314,7 @@ class Signals:
             first = found[0] if isinstance(found, list) and found else found
             return _clean(first) if isinstance(first, str) else ""
         for item, human in zip(reversed(view.items), reversed(self._human), strict=True):
-            if human and (text := _clean(_text_of(item.content))):
+            if human and (text := _clean(_text(self._parts(item)))):
                 return text
         return ""
 
@@ -326,7 +344,7 @@ class Signals:
         if found is not None:
             return "\n".join(filter(None, (_BILLING.sub("", p.text) for p in content_parts(found))))
         first = self.view.items[:1]
-        return _text_of(first[0].content) if first and first[0].role in {"system", "developer"} else ""
+        return _text(self._parts(first[0])) if first and first[0].role in {"system", "developer"} else ""
 
     @lazy
     def code_share(self) -> float:
@@ -415,19 +433,6 @@ def find_media(content: msgspec.Raw) -> Iterator[tuple[str, int]]:
             yield from find_media(part.content)
 
 
-def is_human(item: Item) -> bool:
-    """Whether this is a message by a human, and not a tool result in the user's role."""
-    if item.role != "user":
-        return False
-    if not _may_have(item.content, b'"tool_result"'):
-        return True
-    return any(p.type != "tool_result" and _clean(p.text) for p in content_parts(item.content))
-
-
-def _has_part(item: Item, type_: str) -> bool:
-    return _may_have(item.content, f'"{type_}"'.encode()) and any(p.type == type_ for p in content_parts(item.content))
-
-
 def _may_have(content: msgspec.Raw, mark: bytes) -> bool:
     """A quick no for most: the content is no list, or a short one without the mark."""
     if content is NULL:
@@ -449,8 +454,8 @@ def _chat_calls(item: Item) -> list[tuple[str, str]]:
     return found
 
 
-def _text_of(content: msgspec.Raw) -> str:
-    return "\n".join(p.text for p in content_parts(content) if p.text)
+def _text(parts: list[Part]) -> str:
+    return "\n".join(p.text for p in parts if p.text)
 
 
 def _is_error(content: msgspec.Raw) -> bool:
@@ -458,7 +463,7 @@ def _is_error(content: msgspec.Raw) -> bool:
     text = bytes(content)
     if text.startswith(b'"'):
         return _ERROR_START.match(text, 1) is not None
-    return _ERROR_START.match(_text_of(content).encode(errors="replace")) is not None
+    return _ERROR_START.match(_text(content_parts(content)).encode(errors="replace")) is not None
 
 
 def _clean(text: str) -> str:

@@ -79,6 +79,7 @@ class Response:
             sink.feed(data)
         self._buffer.clear()
         if self._ended:
+            self._sink = None
             sink.end()
         elif self._error is not None:
             sink.fail(_as_broken(self._error))
@@ -129,8 +130,9 @@ class Response:
     def take_end(self) -> None:
         """The body is complete."""
         self._ended = True
-        if self._sink is not None:
-            self._sink.end()
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.end()
 
     def take_error(self, error: Exception) -> None:
         """Nothing more will come."""

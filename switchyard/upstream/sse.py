@@ -106,16 +106,18 @@ class AnswerReader:
     def usage(self) -> Usage:
         """The last usage report; the parts that Messages sends apart are put together."""
         tail = self.tail
-        reports = [_read_usage(m[1]) for m in _USAGE.finditer(self._head)] if self._head else []
-        reports += [_read_usage(m[1]) for m in _USAGE.finditer(tail)]
         usage = Usage()
-        for found in reports:
-            if found is not None:
-                usage = Usage(
-                    usage.input_tokens if found.input_tokens is None else found.input_tokens,
-                    usage.output_tokens if found.output_tokens is None else found.output_tokens,
-                    usage.cached_tokens if found.cached_tokens is None else found.cached_tokens,
-                )
+        for text in (self._head, tail) if self._head else (tail,):
+            if b'"usage"' not in text:
+                continue
+            for match in _USAGE.finditer(text):
+                found = _read_usage(match[1])
+                if found is not None:
+                    usage = Usage(
+                        usage.input_tokens if found.input_tokens is None else found.input_tokens,
+                        usage.output_tokens if found.output_tokens is None else found.output_tokens,
+                        usage.cached_tokens if found.cached_tokens is None else found.cached_tokens,
+                    )
         return usage
 
     def response_id(self) -> str | None:
