@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from random import Random
 from typing import Any
 
@@ -19,11 +20,13 @@ from switchyard.api.auth import Keys
 from switchyard.api.control import make_control
 from switchyard.api.server import SWEEP_S as CLIENT_SWEEP_S
 from switchyard.api.server import Door
-from switchyard.config.load import Secrets
+from switchyard.config.load import PolicyError, Secrets, parse_policy, read_secrets
 from switchyard.config.policy import EmbeddedClassifier, Policy, Route
-from switchyard.pipeline import Pipeline, Target
+from switchyard.config.reload import PolicyFile, describe_changes
+from switchyard.pipeline import Exchange, Pipeline, Target
 from switchyard.pools.health import Prober
 from switchyard.pools.pool import Pool
+from switchyard.pools.replica import Replica
 from switchyard.routing.classify.base import Classifier
 from switchyard.routing.classify.embedded import EmbeddedClassifier as Embedded
 from switchyard.routing.classify.model import Ask, ModelJudge
@@ -38,6 +41,7 @@ from switchyard.upstream.pool import SWEEP_S as ENGINE_SWEEP_S
 from switchyard.upstream.pool import ConnectionPool
 
 FLUSH_S = 0.5
+WATCH_S = 1.0  # how often the policy's file is looked at
 FIRST_PROBE_LIMIT_S = 2.5  # then the gateway takes traffic, whatever its engines say
 MAX_STORED = 10_000
 
@@ -62,56 +66,144 @@ class StoredResponses:
 
 
 class Gateway:
-    """A policy at work: its pools, its pipeline, its tasks.
+    """A policy at work: its pools, its pipeline, its tasks. The policy can be replaced while requests run.
 
     Args:
         policy: what it does.
         secrets: the keys that the policy names.
         random: source of chance.
         ask: reaches a pool for a `model` classifier; left out: this gateway's own pools.
+        source: the policy's file, to be read again when it changes.
     """
 
-    def __init__(self, policy: Policy, secrets: Secrets, random: Random | None = None, ask: Ask | None = None) -> None:
-        self.policy = policy
+    def __init__(
+        self,
+        policy: Policy,
+        secrets: Secrets,
+        random: Random | None = None,
+        ask: Ask | None = None,
+        source: PolicyFile | None = None,
+    ) -> None:
+        server = policy.server
         self._ask = ask
+        self._source = source
         self._random = random or Random()
         self._created = int(time.time())
         self._started = False
-        self.pools = {name: Pool(name, block, self._random) for name, block in policy.pools.items()}
-        self._connections = {
-            (pool.name, replica.label): ConnectionPool(replica.url, replica.label, pool.settings.timeouts)
-            for pool in self.pools.values()
-            for replica in pool.replicas
-        }
-        self._names = Names(policy)
-        self._targets = {model: self._make_target(*found) for model, found in self._names.listed.items()}
-        self._pins = Pins(policy.server.session_ttl_s, time.monotonic)
+        self._policy_problem = ""
+        self._hangup = asyncio.Event()
+        self.pools: dict[str, Pool] = {}
+        self._connections: dict[tuple[str, str], ConnectionPool] = {}
+        self._retired: list[ConnectionPool] = []  # of replicas that are gone: what runs there may end
+        self._watches: dict[Replica, asyncio.Task[None]] = {}
+        self._prober: Prober | None = None
+        self._pins = Pins(server.session_ttl_s, time.monotonic)
+        self._stored = StoredResponses()
         self._metrics = Metrics(self._read_gauges)
-        self._decision_log = DecisionLog(policy.server.decision_log) if policy.server.decision_log else None
+        self._decision_log = DecisionLog(server.decision_log) if server.decision_log else None
         listeners: list[Listener] = [self._metrics]
         if self._decision_log is not None:
             listeners.append(self._decision_log)
         self._recorder = Recorder(listeners)
         self._tracing = make_tracing(os.environ)
-        self._secrets = secrets
-        self.pipeline = Pipeline(
-            policy, self._find_target, self.pools, self._connections, secrets.pool_keys, self._make_classifiers(), self._pins,
-            StoredResponses(), self._recorder, self._tracing, lambda: time.localtime().tm_hour,
-        )  # fmt: skip
         keys = Keys(secrets.api_keys, secrets.admin_key)
-        server = policy.server
-        self.door = Door(
-            keys, server.max_body_mb << 20, server.max_connections, self.pipeline.handle, self.pipeline.handle_stored
-        )
-        self.app = make_control(self, keys, policy.server.max_body_mb << 20, self._lifespan)
+        self.door = Door(keys, server.max_body_mb << 20, server.max_connections, self._serve, self._serve_stored)
+        self.app = make_control(self, keys, server.max_body_mb << 20, self._lifespan)
+        self._install(policy, secrets)
 
-    def _make_classifiers(self) -> dict[str, list[Classifier]]:
+    async def _serve(self, exchange: Exchange) -> None:
+        await self.pipeline.handle(exchange)  # the policy of this moment: a request keeps the one it began with
+
+    async def _serve_stored(self, exchange: Exchange, response_id: str) -> None:
+        await self.pipeline.handle_stored(exchange, response_id)
+
+    # ---- the policy in force ----
+
+    def _install(self, policy: Policy, secrets: Secrets) -> None:
+        """Put a policy in force, all at once; nothing here waits."""
+        self.policy = policy
+        self._secrets = secrets
+        old = self.pools
+        self.pools = {}
+        for name, block in policy.pools.items():
+            pool = old.get(name)
+            if pool is None:
+                pool = Pool(name, block, self._random)
+            elif pool.settings != block:
+                pool.reconfigure(block)
+            self.pools[name] = pool
+        for pool in self.pools.values():
+            for replica in pool.replicas:
+                connections = self._connections.get((pool.name, replica.label))
+                if connections is None or connections.url != replica.url:
+                    if connections is not None:
+                        self._retired.append(connections)
+                    connections = ConnectionPool(replica.url, replica.label, pool.settings.timeouts)
+                    self._connections = {**self._connections, (pool.name, replica.label): connections}
+                connections.reconfigure(pool.settings.timeouts)
+        used = {(pool.name, replica.label) for pool in self.pools.values() for replica in pool.replicas}
+        self._retired += [c for place, c in self._connections.items() if place not in used]
+        self._connections = {place: c for place, c in self._connections.items() if place in used}
+        self._names = Names(policy)
+        self._targets = {model: self._make_target(*found) for model, found in self._names.listed.items()}
+        self.pipeline = Pipeline(
+            policy, self._find_target, self.pools, self._connections, secrets.pool_keys, self._make_classifiers(policy),
+            self._pins, self._stored, self._recorder, self._tracing, lambda: time.localtime().tm_hour,
+        )  # fmt: skip
+        self._watch_replicas()
+
+    async def replace_policy(self, raw: bytes | None = None) -> list[str]:
+        """Put another policy in force: these bytes, or the file read again. A bad one changes nothing.
+
+        Returns:
+            What changed, in words.
+
+        Raises:
+            PolicyError: everything that is wrong with it.
+            OSError: the file can't be read.
+        """
+        try:
+            policy, secrets = await asyncio.to_thread(self._read_policy, raw)  # a big file takes a while to check
+        except (PolicyError, OSError) as error:
+            self._policy_problem = str(error)
+            self._metrics.count_reload(good=False)
+            log.error("the policy stays as it is; the new one is not good:\n%s", error)
+            raise
+        changes = describe_changes(self.policy, policy)
+        self._policy_problem = ""
+        if changes:
+            self._install(policy, secrets)
+            self._metrics.count_reload(good=True)
+            log.info("new policy: %s", "; ".join(changes))
+        return changes
+
+    def _read_policy(self, raw: bytes | None) -> tuple[Policy, Secrets]:
+        name = "policy"
+        if self._source is not None:
+            name = str(self._source.path)
+            raw = self._source.path.read_bytes() if raw is None else raw
+        if raw is None:
+            raise OSError("the gateway was started without a policy file")
+        policy = parse_policy(raw, name)
+        return policy, read_secrets(policy, name)
+
+    async def _watch_file(self, source: PolicyFile) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WATCH_S):
+                    await self._hangup.wait()
+            if self._hangup.is_set() or await asyncio.to_thread(source.changed):
+                self._hangup.clear()
+                with contextlib.suppress(PolicyError, OSError):  # said in the log, at /readyz and in a metric
+                    await self.replace_policy()
+
+    def _make_classifiers(self, policy: Policy) -> dict[str, list[Classifier]]:
         def make(settings: Any) -> Classifier:
             if isinstance(settings, EmbeddedClassifier):
                 return Embedded()
             return ModelJudge(settings, self._ask or self._ask_own_pool)
 
-        return {name: [make(c) for c in route.classify] for name, route in self.policy.routes.items()}
+        return {name: [make(c) for c in route.classify] for name, route in policy.routes.items()}
 
     async def _ask_own_pool(self, pool: str, body: bytes) -> tuple[int, bytes]:
         return await self.pipeline.ask_pool(pool, body)
@@ -132,42 +224,64 @@ class Gateway:
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         """Owns every background task; when one fails for good, the log says so and the others go on."""
         async with httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_connections=None)) as client:
-            prober = Prober(list(self.pools.values()), self._secrets.pool_keys, self._random, client)
+            self._prober = Prober(self._secrets.pool_keys, self._random, client)
             tasks = [
-                asyncio.create_task(self._begin(prober), name="probes"),
-                asyncio.create_task(_repeat(ENGINE_SWEEP_S, self._sweep_engines), name="engine limits"),
-                asyncio.create_task(_repeat(CLIENT_SWEEP_S, self._sweep_clients), name="client limits"),
+                _start(self._begin(self._prober), "first probes"),
+                _start(_repeat(ENGINE_SWEEP_S, self._sweep_engines), "engine limits"),
+                _start(_repeat(CLIENT_SWEEP_S, self._sweep_clients), "client limits"),
             ]
+            if self._source is not None:
+                tasks.append(_start(self._watch_file(self._source), "policy file"))
+                with contextlib.suppress(
+                    NotImplementedError, ValueError, RuntimeError
+                ):  # no such signal, or not the main thread
+                    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hangup.set)
             if self._decision_log is not None:
-                tasks.append(asyncio.create_task(_repeat(FLUSH_S, self._decision_log.flush), name="decision log"))
-            for task in tasks:
-                task.add_done_callback(_report)
+                tasks.append(_start(_flush(self._decision_log), "decision log"))
             try:
                 yield {"door": self.door}
             finally:
-                for task in tasks:
+                self._prober = None
+                for task in (*tasks, *self._watches.values()):
                     task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                for connections in self._connections.values():
+                await asyncio.gather(*tasks, *self._watches.values(), return_exceptions=True)
+                for connections in (*self._connections.values(), *self._retired):
                     connections.close()
                 if self._decision_log is not None:
-                    self._decision_log.close()
+                    await asyncio.to_thread(self._decision_log.close)
                 await asyncio.to_thread(self._tracing.shut_down)
 
     async def _begin(self, prober: Prober) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_PROBE_LIMIT_S):
-                await prober.probe_all_once()
+                await prober.probe_once(self.pools.values())
         self._started = True
         down = [f"{r.pool}/{r.label}" for p in self.pools.values() for r in p.replicas if not r.healthy]
         if down:
             log.warning("serving, but these replicas can't be used now: %s", ", ".join(down))
-        await prober.watch()
+        self._watch_replicas()
+
+    def _watch_replicas(self) -> None:
+        """One task for each replica of the policy in force; a replica that is new is probed at once."""
+        if self._prober is None or not self._started:
+            return
+        self._prober.keys = self._secrets.pool_keys
+        wanted = {replica: pool for pool in self.pools.values() for replica in pool.replicas}
+        for replica in self._watches.keys() - wanted.keys():
+            self._watches.pop(replica).cancel()
+        for replica, pool in wanted.items():
+            if replica not in self._watches:
+                if replica.state == "unknown":
+                    _start(self._prober.probe(pool, replica, first=True), f"first probe of {replica.label}")
+                self._watches[replica] = _start(self._prober.watch(pool, replica), f"probes of {replica.label}")
 
     def _sweep_engines(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        for connections in self._connections.values():
+        for connections in (*self._connections.values(), *self._retired):
             connections.sweep(now_s)
+        for connections in [c for c in self._retired if not c.busy]:
+            connections.close()
+            self._retired.remove(connections)
 
     def _sweep_clients(self) -> None:
         self.door.sweep(asyncio.get_running_loop().time())
@@ -203,7 +317,8 @@ class Gateway:
         elif not any(r.healthy for p in self.pools.values() for r in p.replicas):
             reason = "no engine of any pool can be reached"
         ready = not reason
-        return ready, {"ready": ready, **({"reason": reason} if reason else {}), "pools": pools}
+        problem = {"policy_problem": self._policy_problem} if self._policy_problem else {}
+        return ready, {"ready": ready, **problem, **({"reason": reason} if reason else {}), "pools": pools}
 
     def models(self) -> Mapping[str, dict[str, Any]]:
         """See `api.control.Gateway`."""
@@ -245,6 +360,18 @@ class Gateway:
                 yield "switchyard_in_flight", (pool.name, replica.label), replica.in_flight
                 yield "switchyard_replica_up", (pool.name, replica.label), float(replica.healthy)
         yield "switchyard_sessions", (), len(self._pins)
+
+
+async def _flush(decisions: DecisionLog) -> None:
+    while True:
+        await asyncio.sleep(FLUSH_S)
+        await asyncio.to_thread(decisions.flush)
+
+
+def _start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_report)
+    return task
 
 
 async def _repeat(every_s: float, act: Callable[[], None]) -> None:

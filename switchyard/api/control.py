@@ -13,6 +13,7 @@ from switchyard import __version__
 from switchyard.api.auth import Keys
 from switchyard.api.endpoints import ENDPOINTS
 from switchyard.api.envelope import error_body
+from switchyard.config.load import PolicyError
 from switchyard.errors import (
     BodyTooLarge,
     GatewayError,
@@ -23,6 +24,7 @@ from switchyard.errors import (
     UnknownPath,
 )
 
+MAX_POLICY_BYTES = 1_000_000
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -43,6 +45,9 @@ class Gateway(Protocol):
 
     def metrics(self) -> bytes:
         """Prometheus text."""
+
+    async def replace_policy(self, raw: bytes | None) -> list[str]:
+        """Put another policy in force; gives what changed, in words."""
 
     def latest_decisions(self, limit: int) -> list[dict[str, Any]]:
         """The newest records, newest first."""
@@ -125,6 +130,21 @@ def make_control(gateway: Gateway, keys: Keys, max_body_bytes: int, lifespan: Ca
             raise InvalidRequest(f"endpoint must be one of {known}")
         body = await _limited_body(request, max_body_bytes)
         return await gateway.explain(body, endpoint.protocol, dict(request.headers))
+
+    @app.post("/admin/policy", dependencies=admin)
+    async def policy(request: Request) -> Response:
+        """Put another policy in force: the YAML in the body, or, with an empty body, the gateway's file read again.
+
+        A body is not written to the file. A policy with problems changes nothing; they are the answer.
+        """
+        body = await _limited_body(request, MAX_POLICY_BYTES)
+        try:
+            changes = await gateway.replace_policy(body or None)
+        except PolicyError as error:
+            return JSONResponse({"good": False, "problems": [str(p) for p in error.problems]}, 400)
+        except OSError as error:
+            raise InvalidRequest(f"the policy's file can't be read: {error}") from None
+        return JSONResponse({"good": True, "changes": changes})
 
     @app.get("/admin/decisions", dependencies=admin)
     async def decisions(limit: int = 100) -> list[dict[str, Any]]:

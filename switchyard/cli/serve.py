@@ -4,7 +4,8 @@
   switchyard serve policy.yaml --host 0.0.0.0 --port 8080   (needs server.api_keys_env)
 
 Dead engines don't stop it: it serves, and says so at /readyz. SIGTERM or Ctrl-C lets running requests end
-(server.drain_s); a second one ends at once.
+(server.drain_s); a second one ends at once. The file is watched: a good change takes effect at once, a bad one changes
+nothing and is said in the log and at /readyz. SIGHUP reads it again, too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import gc
 import ipaddress
 import socket
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from switchyard.cli.main import GOOD, NOT_GOOD, WRONG_USE, CommandFailed
@@ -38,6 +40,7 @@ def run(given: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     from switchyard.app import Gateway
     from switchyard.cli.files import read_policy, read_policy_secrets
+    from switchyard.config.reload import PolicyFile
     from switchyard.telemetry.logs import set_up_logging
 
     if given.workers != 1:
@@ -54,7 +57,7 @@ def run(given: argparse.Namespace) -> int:
     set_up_logging(sys.stderr, given.verbose)
     listener = listen(policy.server.host, policy.server.port)
     try:
-        gateway = Gateway(policy, secrets)
+        gateway = Gateway(policy, secrets, source=PolicyFile(Path(given.policy)))
     except OSError as error:
         raise CommandFailed(f"can't open the decision log {error.filename}: {error.strerror}") from None
     host, port = listener.getsockname()[:2]

@@ -28,6 +28,7 @@ MAX_NODES = 20_000  # aliases included: nine levels of nine aliases each would b
 MAX_DEPTH = 32
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_VARIABLE = re.compile(r"\$\{([^}:]*)(?::-([^}]*))?\}")
 _QUOTED = {"'", '"', "|", ">"}
 _INT = re.compile(r"-?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+")
@@ -96,9 +97,9 @@ def load_policy(path: str | Path) -> Policy:
     return parse_policy(raw, str(path))
 
 
-def parse_policy(raw: bytes, file: str = "policy.yaml") -> Policy:
-    """Check the bytes of a file; see `load_policy`."""
-    document = _Document(file)
+def parse_policy(raw: bytes, file: str = "policy.yaml", environment: Mapping[str, str] = os.environ) -> Policy:
+    """Check the bytes of a file; see `load_policy`. `${NAME}` and `${NAME:-default}` in values come from `environment`."""
+    document = _Document(file, environment)
     data = document.read(raw)
     policy: Policy | None = None
     if not document.problems or isinstance(data, dict):
@@ -144,8 +145,9 @@ def read_secrets(policy: Policy, file: str, environment: Mapping[str, str] = os.
 class _Document:
     """One file being read: its data, the place of every key, and what is wrong."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, environment: Mapping[str, str]) -> None:
         self.file = file
+        self._environment = environment
         self.places: dict[KeyPath, tuple[int, int]] = {(): (1, 1)}
         self.problems: list[Problem] = []
         self._nodes = 0
@@ -230,6 +232,8 @@ class _Document:
 
     def _scalar(self, node: Any, path: KeyPath) -> Any:
         text: str = node.value
+        if "${" in text:
+            text = self._substituted(text, path)
         if node.style in _QUOTED:  # a text, whatever it looks like
             return text
         if text in {"", "null", "~"}:
@@ -242,6 +246,25 @@ class _Document:
         if _INT.fullmatch(text) and len(text) < 19:
             return int(text)
         return float(text) if _FLOAT.fullmatch(text) else text
+
+    def _substituted(self, text: str, path: KeyPath) -> str:
+        """Put in the environment's values; done after parsing, so that no value can change the file's structure."""
+
+        def value(match: re.Match[str]) -> str:
+            name, default = match[1], match[2]
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                self.add(path, f"${{{name}}} is no variable", "write ${NAME} or ${NAME:-default}")
+                return ""
+            found = self._environment.get(name)
+            if not found and default is not None:
+                return default
+            if found is None:
+                self.add(
+                    path, f"the environment variable {name} is not set", f"export {name}=..., or write ${{{name}:-default}}"
+                )
+            return found or ""
+
+        return _VARIABLE.sub(value, text)
 
     def add(self, path: KeyPath, message: str, hint: str = "") -> None:
         place = next((self.places[path[:n]] for n in range(len(path), -1, -1) if path[:n] in self.places), (1, 1))

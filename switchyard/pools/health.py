@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any
 
@@ -29,33 +29,25 @@ log = logging.getLogger("switchyard.health")
 
 
 class Prober:
-    """Watches the replicas of all pools.
+    """Watches replicas.
 
     Args:
-        pools: whose replicas.
         keys: the pools' keys; probes carry them as traffic does.
         random: for jitter.
         client: an HTTP client of its own, so that probes never wait for traffic.
     """
 
-    def __init__(self, pools: Sequence[Pool], keys: Mapping[str, str], random: Random, client: httpx.AsyncClient) -> None:
-        self._pools = pools
-        self._keys = keys
+    def __init__(self, keys: Mapping[str, str], random: Random, client: httpx.AsyncClient) -> None:
+        self.keys = keys
         self._random = random
         self._client = client
 
-    async def probe_all_once(self) -> None:
+    async def probe_once(self, pools: Iterable[Pool]) -> None:
         """One probe of every replica, side by side."""
-        await asyncio.gather(*(self.probe(pool, replica, first=True) for pool in self._pools for replica in pool.replicas))
+        await asyncio.gather(*(self.probe(pool, replica, first=True) for pool in pools for replica in pool.replicas))
 
-    async def watch(self) -> None:
-        """Probe for ever, each replica in its own rhythm."""
-        async with asyncio.TaskGroup() as tasks:
-            for pool in self._pools:
-                for replica in pool.replicas:
-                    tasks.create_task(self._watch(pool, replica))
-
-    async def _watch(self, pool: Pool, replica: Replica) -> None:
+    async def watch(self, pool: Pool, replica: Replica) -> None:
+        """Probe one replica for ever, in its own rhythm."""
         count = 0
         while True:
             await asyncio.sleep(pool.settings.health.every_s * self._random.uniform(0.8, 1.2))
@@ -105,7 +97,7 @@ class Prober:
             pool.learn()
 
     async def _get(self, pool: Pool, replica: Replica, path: str) -> httpx.Response:
-        key = self._keys.get(pool.name)
+        key = self.keys.get(pool.name)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         return await self._client.get(replica.url + path, headers=headers, timeout=PROBE_TIMEOUT_S)
 

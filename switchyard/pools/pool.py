@@ -28,14 +28,27 @@ class Pool:
 
     def __init__(self, name: str, settings: PoolSettings, random: Random) -> None:
         self.name = name
-        self.settings = settings
-        self.replicas = tuple(Replica(name, r, settings.limits.in_flight) for r in settings.replicas)
-        self._balancer = Balancer(settings.balance, random)
+        self._random = random
         self._moved = Moved()
         self._waiting: deque[_Waiter] = deque()
-        self.context_tokens: int | None = None if settings.context == "auto" else settings.context
+        self.replicas: tuple[Replica, ...] = ()
+        self.reconfigure(settings)
+
+    def reconfigure(self, settings: PoolSettings) -> None:
+        """Go on under other settings. A replica that stays keeps its load and health; one that is gone gets nothing new."""
+        known = {(r.label, r.url): r for r in self.replicas}
+        self.settings = settings
+        self.replicas = tuple(
+            known.get((r.label, r.url)) or Replica(self.name, r, settings.limits.in_flight) for r in settings.replicas
+        )
+        for replica, block in zip(self.replicas, settings.replicas, strict=True):
+            replica.limit, replica.weight, replica.nodes = settings.limits.in_flight, block.weight, block.nodes
+        self._balancer = Balancer(settings.balance, self._random)
         self.refuses = tuple(need for need in CAPABILITIES if need not in settings.accepts)
+        self.context_tokens: int | None = None if settings.context == "auto" else settings.context
         self._protocols: frozenset[str] = NATIVE if settings.speaks == "auto" else frozenset(settings.speaks)
+        self.learn()
+        self.wake()
 
     # ---- what deciding may know (routing.decision.PoolView) ----
 

@@ -162,7 +162,7 @@ def larger(pool: str, pools: Sequence[str]) -> tuple[str, ...]:
 def nearest_capable(wanted: str, route: Route, candidates: Candidates) -> str:
     """The wanted pool, else the next larger one that can serve the request, else the largest that can."""
     order = route.pools
-    after = [p for p in order[order.index(wanted) :] if p in candidates.pools]
+    after = [p for p in order[order.index(wanted) :] if p in candidates.pools] if wanted in order else []
     return after[0] if after else candidates.pools[-1]
 
 

@@ -6,6 +6,7 @@ Lines of the decision log are gathered in memory and written in batches, at leas
 from __future__ import annotations
 
 import logging
+from collections import deque
 from pathlib import Path
 from typing import TextIO
 
@@ -13,7 +14,6 @@ import msgspec
 
 from switchyard.telemetry.record import Record
 
-BATCH_BYTES = 256 * 1024
 log = logging.getLogger("switchyard.decisions")
 
 
@@ -29,14 +29,18 @@ def set_up_logging(stream: TextIO, verbose: bool = False, level: str = "INFO") -
 
 
 class DecisionLog:
-    """Appends records to a file. When the disk refuses, lines wait in memory up to a bound and the log says so once."""
+    """Appends records to a file, in batches: `note` gathers, `flush` writes and may run in another thread.
+
+    When the disk refuses, lines wait in memory up to a bound, and the log says so once.
+    """
 
     MAX_WAITING_BYTES = 32 * 1024 * 1024
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
-        self._waiting: list[bytes] = []
-        self._size = 0
+        self._waiting: deque[bytes] = deque()
+        self._noted_bytes = 0  # written to by `note` only, the next by `flush` only: they may be in two threads
+        self._written_bytes = 0
         self._failing = False
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._path.open("ab", buffering=0)
@@ -44,27 +48,28 @@ class DecisionLog:
     def note(self, record: Record) -> None:
         """Add a line."""
         line = msgspec.json.encode(record.as_line()) + b"\n"
-        if self._size + len(line) > self.MAX_WAITING_BYTES:
+        if self._noted_bytes - self._written_bytes + len(line) > self.MAX_WAITING_BYTES:
             self._complain("more than %d MB wait to be written; new records are dropped", self.MAX_WAITING_BYTES >> 20)
             return
         self._waiting.append(line)
-        self._size += len(line)
-        if self._size >= BATCH_BYTES and not self._failing:
-            self.flush()
+        self._noted_bytes += len(line)
 
     def flush(self) -> None:
-        """Write what waits."""
-        if not self._waiting:
+        """Write what waits; lines that come meanwhile wait for the next time."""
+        lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if not lines:
             return
-        data = b"".join(self._waiting)
+        data = b"".join(lines)
         try:
             written = self._file.write(data) or 0
         except OSError as error:
+            written = 0
             self._complain("%s can't be written: %s; records wait in memory", self._path, error)
-            return
-        self._waiting = [data[written:]] if written < len(data) else []
-        self._size = len(data) - written
-        self._failing = False
+        else:
+            self._failing = False
+        if written < len(data):
+            self._waiting.appendleft(data[written:])
+        self._written_bytes += written
 
     def close(self) -> None:
         """Write the rest and close."""

@@ -36,6 +36,7 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("pool",),
     ),
     "switchyard_output_tokens": ("Output tokens, as the engines counted them.", ("pool",)),
+    "switchyard_policy_reloads": ("New policies while running, by result: good or refused.", ("result",)),
     "switchyard_usage_missing": ("Good answers in which the engine did not say how many tokens it used.", ("pool",)),
 }
 HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
@@ -126,6 +127,10 @@ class Metrics(Collector):
             self._observe("switchyard_first_byte_seconds", (pool,), record.first_byte_s - record.sent_s)
         if record.first_token_s:
             self._observe("switchyard_first_token_seconds", (pool,), record.first_token_s - record.sent_s)
+
+    def count_reload(self, good: bool) -> None:
+        """A new policy was put in force, or refused."""
+        self._counters["switchyard_policy_reloads"][("good" if good else "refused",)] += 1
 
     def _observe(self, name: str, labels: Labels, value: float) -> None:
         series = self._histograms[name]

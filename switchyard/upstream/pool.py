@@ -36,6 +36,7 @@ class ConnectionPool:
     """
 
     def __init__(self, url: str, label: str, timeouts: Timeouts) -> None:
+        self.url = url
         parts = urlsplit(url)
         self._host = parts.hostname or ""
         self._port = parts.port or 80
@@ -44,6 +45,15 @@ class ConnectionPool:
         self._timeouts = timeouts
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
+
+    def reconfigure(self, timeouts: Timeouts) -> None:
+        """Go on under other limits."""
+        self._timeouts = timeouts
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is on its way."""
+        return any(c.response is not None for c in self._all)
 
     async def send(self, request: bytes | list[bytes], fresh: bool = False) -> Response:
         """Send a request on a kept connection, or on a new one.

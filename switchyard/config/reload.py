@@ -1,0 +1,104 @@
+"""What changes between two policies, in words; and noticing that a file has changed. Who installs a policy is `app.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from switchyard.config.policy import Policy
+
+FIXED = frozenset({"server"})
+"""Blocks that are read at the start only."""
+
+
+def describe_changes(old: Policy, new: Policy) -> list[str]:
+    """Every difference as a line for people; empty when the two mean the same."""
+    return list(_changes(old, new))
+
+
+def _changes(old: Policy, new: Policy) -> Iterator[str]:
+    if old.server != new.server:
+        keys = ", ".join(_differing(old.server, new.server))
+        yield f"server: {keys} changed; that takes effect at the next start"
+    for name in _gone(old.pools, new.pools):
+        yield f"pool {name} is gone: what runs on it may end"
+    for name in _gone(new.pools, old.pools):
+        yield f"pool {name} is new: {len(new.pools[name].replicas)} replicas of {new.pools[name].model}"
+    for name in old.pools.keys() & new.pools.keys():
+        yield from _pool_changes(name, old, new)
+    for name in _gone(old.routes, new.routes):
+        yield f"route {name} is gone"
+    for name in _gone(new.routes, old.routes):
+        yield f"route {name} is new"
+    for name in old.routes.keys() & new.routes.keys():
+        yield from _route_changes(name, old, new)
+
+
+def _pool_changes(name: str, old: Policy, new: Policy) -> Iterator[str]:
+    before, after = old.pools[name], new.pools[name]
+    labels_before = {r.label for r in before.replicas}
+    labels_after = {r.label for r in after.replicas}
+    for label in sorted(labels_after - labels_before):
+        yield f"pool {name}: replica {label} is new"
+    for label in sorted(labels_before - labels_after):
+        yield f"pool {name}: replica {label} is drained: it gets nothing new, and what runs on it may end"
+    for key in _differing(before, after):
+        if key != "replicas":
+            yield f"pool {name}: {key} is {_short(getattr(after, key))}, was {_short(getattr(before, key))}"
+
+
+def _route_changes(name: str, old: Policy, new: Policy) -> Iterator[str]:
+    before, after = old.routes[name], new.routes[name]
+    for key in _differing(before, after):
+        if key == "choose":
+            yield f"route {name}: thresholds are {_steps(after.choose)}, were {_steps(before.choose)}"
+        elif key == "rules":
+            yield f"route {name}: {len(after.rules)} rules, were {len(before.rules)}"
+        else:
+            yield f"route {name}: {key} is {_short(getattr(after, key))}, was {_short(getattr(before, key))}"
+
+
+def _gone(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    return [name for name in before if name not in after]
+
+
+def _differing(before: BaseModel, after: BaseModel) -> list[str]:
+    return [key for key in type(before).model_fields if getattr(before, key) != getattr(after, key)]
+
+
+def _steps(choose: Any) -> str:
+    return ", ".join(f"{s.use} from {s.p_at_least:g}" if s.p_at_least is not None else s.use for s in choose)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        return str(value.model_dump(exclude_defaults=True, by_alias=True) or "as by default")
+    if isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+        return str([v.model_dump(exclude_defaults=True, by_alias=True) for v in value])
+    return str(list(value) if isinstance(value, tuple) else value)
+
+
+class PolicyFile:
+    """A file that may change under a running gateway: says when it looks different from what was read last."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen = self._look()
+
+    def changed(self) -> bool:
+        """Whether the file differs since the last call; an editor's half-written state shows as one more change."""
+        now = self._look()
+        if now == self._seen or now is None:
+            return False
+        self._seen = now
+        return True
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:  # just being replaced
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
