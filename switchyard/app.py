@@ -23,7 +23,8 @@ from switchyard.api.server import Door
 from switchyard.config.load import PolicyError, Secrets, parse_policy, read_secrets
 from switchyard.config.policy import EmbeddedClassifier, Policy, Route
 from switchyard.config.reload import PolicyFile, describe_changes
-from switchyard.pipeline import Exchange, Pipeline, Target
+from switchyard.deciding import Decider, Steering, Target
+from switchyard.pipeline import Exchange, Pipeline
 from switchyard.pools.health import Prober
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Replica
@@ -31,14 +32,18 @@ from switchyard.routing.classify.base import Classifier
 from switchyard.routing.classify.embedded import EmbeddedClassifier as Embedded
 from switchyard.routing.classify.model import Ask, ModelJudge
 from switchyard.routing.lookup import Names
+from switchyard.routing.pressure import PressureRelief
 from switchyard.routing.request import Body, RequestView
 from switchyard.routing.session import Pins
+from switchyard.routing.share import ShareControl
+from switchyard.sending import Sender
 from switchyard.telemetry.logs import DecisionLog
 from switchyard.telemetry.metrics import Labels, Metrics
 from switchyard.telemetry.record import Listener, Recorder
 from switchyard.telemetry.tracing import make_tracing
 from switchyard.upstream.pool import SWEEP_S as ENGINE_SWEEP_S
 from switchyard.upstream.pool import ConnectionPool
+from switchyard.upstream.retry import RetryBudget
 
 FLUSH_S = 0.5
 WATCH_S = 1.0  # how often the policy's file is looked at
@@ -94,11 +99,13 @@ class Gateway:
         self._hangup = asyncio.Event()
         self.pools: dict[str, Pool] = {}
         self._connections: dict[tuple[str, str], ConnectionPool] = {}
+        self._steering: dict[str, Steering] = {}
         self._retired: list[ConnectionPool] = []  # of replicas that are gone: what runs there may end
         self._watches: dict[Replica, asyncio.Task[None]] = {}
         self._prober: Prober | None = None
         self._pins = Pins(server.session_ttl_s, time.monotonic)
         self._stored = StoredResponses()
+        self._retry_budget = RetryBudget()
         self._metrics = Metrics(self._read_gauges)
         self._decision_log = DecisionLog(server.decision_log) if server.decision_log else None
         listeners: list[Listener] = [self._metrics]
@@ -146,9 +153,13 @@ class Gateway:
         self._connections = {place: c for place, c in self._connections.items() if place in used}
         self._names = Names(policy)
         self._targets = {model: self._make_target(*found) for model, found in self._names.listed.items()}
+        decider = Decider(
+            self._find_target, self.pools, self._make_classifiers(policy), self._make_steering(policy), self._pins, self._stored
+        )
+        self._sender = Sender(self.pools, self._connections, secrets.pool_keys, self._retry_budget)
         self.pipeline = Pipeline(
-            policy, self._find_target, self.pools, self._connections, secrets.pool_keys, self._make_classifiers(policy),
-            self._pins, self._stored, self._recorder, self._tracing, lambda: time.localtime().tm_hour,
+            policy, self.pools, decider, self._sender, self._stored, self._recorder, self._tracing,
+            lambda: time.localtime().tm_hour,
         )  # fmt: skip
         self._watch_replicas()
 
@@ -205,8 +216,21 @@ class Gateway:
 
         return {name: [make(c) for c in route.classify] for name, route in policy.routes.items()}
 
+    def _make_steering(self, policy: Policy) -> dict[str, Steering]:
+        """Control goes on where its settings stay: a reload doesn't forget what was given."""
+        old, self._steering = self._steering, {}
+        for name, route in policy.routes.items():
+            share, pressure = old.get(name, (None, None))
+            if route.share is None or share is None or share.settings != route.share:
+                share = ShareControl(route.share, [step.use for step in route.choose]) if route.share is not None else None
+            if route.pressure is None or pressure is None or pressure.settings != route.pressure:
+                pressure = PressureRelief(route.pressure, route.choose) if route.pressure is not None else None
+            if share is not None or pressure is not None:
+                self._steering[name] = (share, pressure)
+        return self._steering
+
     async def _ask_own_pool(self, pool: str, body: bytes) -> tuple[int, bytes]:
-        return await self.pipeline.ask_pool(pool, body)
+        return await self._sender.ask(pool, body)
 
     def _find_target(self, model: str) -> Target | None:
         target = self._targets.get(model)
@@ -360,6 +384,9 @@ class Gateway:
                 yield "switchyard_in_flight", (pool.name, replica.label), replica.in_flight
                 yield "switchyard_replica_up", (pool.name, replica.label), float(replica.healthy)
         yield "switchyard_sessions", (), len(self._pins)
+        for route, (share, _) in self._steering.items():
+            if share is not None:
+                yield "switchyard_share", (route, share.settings.pool), share.share
 
 
 async def _flush(decisions: DecisionLog) -> None:

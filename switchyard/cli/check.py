@@ -75,8 +75,10 @@ def find_warnings(policy: Policy, file: str, environment: Mapping[str, str]) -> 
     for name, route in policy.routes.items():
         if route.check.tool_calls == "escalate":
             yield f"routes.{name}.check.tool_calls: escalate has no effect in this version; calls pass unchecked"
-        if route.share is not None:
-            yield f"routes.{name}.share: the share is not controlled in this version; thresholds alone decide"
+        if route.share is not None and route.share.pool not in {step.use for step in route.choose}:
+            yield f"routes.{name}.share: pool {route.share.pool} is not in choose: no scored decision can go there"
+        if (route.share is not None or route.pressure is not None) and not route.classify:
+            yield f"routes.{name}: share and pressure need scores, and classify is empty"
         if route.use is None and route.choose and not route.classify and any(t.p_at_least for t in route.choose):
             yield f"routes.{name}: choose has thresholds, but classify is empty: every request goes to {route.default_pool}"
         yield from _unreachable(name, route.choose)

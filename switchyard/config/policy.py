@@ -335,6 +335,15 @@ class Share(Block):
         return self
 
 
+class Pressure(Block):
+    """Let borderline requests move to a neighbouring pool while their own queues."""
+
+    band: Annotated[float, Field(gt=0, le=0.5)] = 0.05
+    """Scores so near to a threshold are borderline."""
+    at_most: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Largest share of the scored decisions that may move."""
+
+
 class Route(Block):
     """A model name that clients ask for, and how its requests are decided."""
 
@@ -355,6 +364,8 @@ class Route(Block):
     """What is looked at before an answer is released."""
     share: Share | None = None
     """Hold a pool's share of the scored decisions."""
+    pressure: Pressure | None = None
+    """Move borderline requests away from a pool that queues; left out: never."""
     otherwise: str | None = None
     """Pool for when no classifier could say; left out: the last pool of choose."""
 

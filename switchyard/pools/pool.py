@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Collection
 from random import Random
 
+import msgspec
+
 from switchyard.config.policy import Pool as PoolSettings
 from switchyard.config.vocabulary import CAPABILITIES
 from switchyard.errors import PoolSaturated, QueueDeadline
@@ -44,6 +46,7 @@ class Pool:
         for replica, block in zip(self.replicas, settings.replicas, strict=True):
             replica.limit, replica.weight, replica.nodes = settings.limits.in_flight, block.weight, block.nodes
         self._balancer = Balancer(settings.balance, self._random)
+        self.model_json = msgspec.json.encode(settings.model)
         self.refuses = tuple(need for need in CAPABILITIES if need not in settings.accepts)
         self.context_tokens: int | None = None if settings.context == "auto" else settings.context
         self._protocols: frozenset[str] = NATIVE if settings.speaks == "auto" else frozenset(settings.speaks)

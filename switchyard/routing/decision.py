@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-Kind = Literal["named", "asked", "only", "rule", "held", "score", "otherwise"]
+Kind = Literal["named", "asked", "only", "rule", "held", "score", "share", "pressure", "otherwise"]
 
 
 class PoolView(Protocol):

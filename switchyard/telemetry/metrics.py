@@ -59,6 +59,7 @@ GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "switchyard_in_flight": ("Requests on a replica, to the end of the body.", ("pool", "replica")),
     "switchyard_queued": ("Requests that wait for a pool.", ("pool",)),
     "switchyard_replica_up": ("1 when requests are sent to the replica.", ("pool", "replica")),
+    "switchyard_share": ("Share of the scored decisions that the policy's `share` looks after.", ("route", "pool")),
     "switchyard_sessions": ("Sessions that are remembered.", ()),
 }
 

@@ -1,0 +1,154 @@
+"""The deciding half of the request path: from a model name and signals to a decision, sessions and steering included.
+
+The questions themselves are pure functions (`routing/policy.py`); here they are asked in their order, with what is
+remembered between requests. Sending is `sending.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from switchyard.config.policy import Route
+from switchyard.pools.pool import Pool
+from switchyard.routing.classify.base import Classifier, ask_in_turn
+from switchyard.routing.decision import Decision
+from switchyard.routing.policy import (
+    Candidates,
+    decide_by_facts,
+    decide_by_score,
+    find_candidates,
+    hold,
+    keep_session,
+    nearest_capable,
+)
+from switchyard.routing.pressure import PressureRelief
+from switchyard.routing.session import Pin, Pins, Session, held_pool
+from switchyard.routing.share import ShareControl
+from switchyard.routing.signals import Signals
+
+Steering = tuple[ShareControl | None, PressureRelief | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a model name means.
+
+    Attributes:
+        route_name: empty for a pool asked for by its name.
+        route: how it is decided.
+        pools: every pool it may use, from small to big.
+    """
+
+    route_name: str
+    route: Route
+    pools: tuple[str, ...]
+
+
+class Stored(Protocol):
+    """Where answers of the Responses endpoint are kept by the engines."""
+
+    def place_of(self, response_id: str) -> tuple[str, str] | None:
+        """Pool and replica that made it."""
+
+    def remember(self, response_id: str, pool: str, replica: str) -> None:
+        """It was made there."""
+
+
+class Decider:
+    """Decides, and remembers what sessions need.
+
+    Args:
+        find_target: looks up a model name; exact, never interpreted.
+        pools: by name.
+        classifiers: of each route, in the order they are asked.
+        steering: of each route that has it, control of a share and relief of pressure.
+        pins: what was decided for sessions.
+        stored: places of stored responses.
+    """
+
+    def __init__(
+        self,
+        find_target: Callable[[str], Target | None],
+        pools: Mapping[str, Pool],
+        classifiers: Mapping[str, Sequence[Classifier]],
+        steering: Mapping[str, Steering],
+        pins: Pins,
+        stored: Stored,
+    ) -> None:
+        self.find_target = find_target
+        self._pools = pools
+        self._classifiers = classifiers
+        self._steering = steering
+        self._pins = pins
+        self._stored = stored
+
+    async def decide(self, target: Target, signals: Signals, session: Session, remember: bool = True) -> Decision:
+        """The pool for this request: capability, facts, session, score, steering - in that order.
+
+        Raises:
+            GatewayError: no pool can serve it.
+        """
+        name, route = target.route_name, target.route
+        candidates = find_candidates(target.pools, self._pools, signals)
+        stored = self._place_of_previous(signals)
+        if stored is not None and stored[0] in candidates.pools:
+            why = "the response that this one follows is stored there"
+            return Decision(name, stored[0], (), "held", (why,), only_replica=stored[1])
+        decision = decide_by_facts(name, route, candidates, signals)
+        if decision is None:
+            pin = self._pins.get(name, session)
+            held = held_pool(pin, route.decide_per, signals.turns, signals.tool_loop, session.certain)
+            if held is not None:
+                return hold(name, nearest_capable(held[0], route, candidates), held[1], candidates)
+            outcomes = await ask_in_turn(self._classifiers.get(name, ()), signals)
+            decision = decide_by_score(name, route, candidates, outcomes)
+            going_on = pin if session.certain and route.decide_per != "request" else None
+            if going_on is not None:
+                decision = keep_session(decision, going_on.pool, candidates)
+            if remember and (going_on is None or going_on.pool != decision.pool):  # a session is not moved down
+                decision = self._steer(name, decision, candidates)
+        if remember and route.use is None and not decision.degraded:
+            self._pin(name, session, signals, decision)
+        return decision
+
+    def longer_pool(self, target: Target, signals: Signals, than: str) -> str | None:
+        """The next pool of the route that can serve the request and holds more than this one does."""
+        held = self._pools[than].context_tokens
+        for name in target.pools:
+            pool = self._pools[name]
+            if held is None or (pool.context_tokens or 0) <= held or not pool.speaks(signals.protocol):
+                continue
+            if not any(signals.get(need) for need in pool.refuses):
+                return name
+        return None
+
+    def _steer(self, name: str, decision: Decision, candidates: Candidates) -> Decision:
+        """A fresh, scored decision may be moved for a pool's share, or away from a queue."""
+        steering = self._steering.get(name)
+        if steering is None or decision.kind != "score":
+            return decision
+        share, pressure = steering
+        if share is not None:
+            decision = share.apply(decision, candidates.pools)
+        if pressure is not None and decision.kind == "score":
+            decision = pressure.apply(decision, candidates.pools, lambda pool: self._pools[pool].queued > 0)
+        return decision
+
+    def _pin(self, name: str, session: Session, signals: Signals, decision: Decision) -> None:
+        """Remember the decision for the rest of the session."""
+        old = self._pins.get(name, session)
+        turn = signals.turns
+        if decision.kind in {"rule", "asked"} and not decision.hold_turns and old is not None:
+            return  # a passing exception: the session keeps what it had
+        if decision.hold_turns:
+            pool = old.pool if old is not None else decision.pool
+            self._pins.put(name, session, Pin(pool, turn, turn + decision.hold_turns, decision.pool))
+        else:
+            self._pins.put(name, session, Pin(decision.pool, turn))
+
+    def _place_of_previous(self, signals: Signals) -> tuple[str, str] | None:
+        """Pool and replica that hold the response this request goes on from, as far as it is known here."""
+        previous = signals.view.body.text("previous_response_id") if signals.protocol == "responses" else None
+        return self._stored.place_of(previous) if previous else None

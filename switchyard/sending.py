@@ -1,0 +1,229 @@
+"""The sending half of the request path: a place on a replica, the bytes for it, and the head of its answer.
+
+Tries go on to other replicas only while no engine can have begun. What comes back is the pipeline's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from switchyard.errors import GatewayError, Unreachable
+from switchyard.pools.pool import Pool
+from switchyard.pools.replica import Lease, Replica
+from switchyard.routing.decision import Decision
+from switchyard.routing.request import Body, RequestView
+from switchyard.routing.signals import Signals
+from switchyard.telemetry.record import Record
+from switchyard.telemetry.tracing import Trace
+from switchyard.upstream.connection import Headers, Response, StaleConnection
+from switchyard.upstream.headers import to_engine
+from switchyard.upstream.pool import ConnectFailed, ConnectionPool
+from switchyard.upstream.retry import BUSY, RetryBudget
+
+ANSWER_TOKENS_GUESS = 256  # load of an answer when the client sets no limit
+COPIED_BYTES = 16 * 1024  # shorter bodies are sent in one piece with their head
+JUDGE_ANSWER_BYTES = 256 * 1024
+log = logging.getLogger("switchyard.sending")
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What is sent, whichever replica gets it.
+
+    Attributes:
+        method: HTTP method.
+        target: path and query at the engine.
+        headers: the client's.
+        view: the request as routing read it.
+        signals: its facts.
+        affinity: key of its conversation.
+        record: told of every attempt.
+        trace: its trace.
+    """
+
+    method: bytes
+    target: bytes
+    headers: Headers
+    view: RequestView
+    signals: Signals
+    affinity: str
+    record: Record
+    trace: Trace
+
+
+class Sender:
+    """Sends requests to replicas.
+
+    Args:
+        pools: by name.
+        connections: of each replica, by (pool, label).
+        pool_keys: the key that each pool's engines want.
+        budget: for tries that cost an engine something.
+    """
+
+    def __init__(
+        self,
+        pools: Mapping[str, Pool],
+        connections: Mapping[tuple[str, str], ConnectionPool],
+        pool_keys: Mapping[str, str],
+        budget: RetryBudget,
+    ) -> None:
+        self._pools = pools
+        self._connections = connections
+        self._pool_keys = pool_keys
+        self._budget = budget
+
+    async def send(self, outgoing: Outgoing, decision: Decision) -> tuple[Lease, Response]:
+        """Get a place and the head of an answer, going on to other replicas while no connection comes up.
+
+        The caller releases the place and abandons the response.
+
+        Raises:
+            GatewayError: no place, no connection or no answer.
+        """
+        loop = asyncio.get_running_loop()
+        self._budget.note_request(loop.time())
+        signals, record = outgoing.signals, outgoing.record
+        tokens = signals.prompt_tokens + (signals.max_output_tokens or ANSWER_TOKENS_GUESS)
+        failure: GatewayError | None = None
+        for name in (decision.pool, *decision.fallbacks):
+            pool = self._pools[name]
+            body, record.changed = patch(outgoing.view, signals, pool)
+            tried: list[str] = []
+            while (lease := await pool.admit(outgoing.affinity, tokens, tried, decision.only_replica)) is not None:
+                record.pool, record.replica = name, lease.replica.label
+                record.admitted_s = record.admitted_s or loop.time()
+                record.attempts.append(lease.replica.label)
+                try:
+                    head = self.head(outgoing, pool, lease.replica, len(body))
+                    request = head + body if len(body) < COPIED_BYTES else [head, body]
+                    record.sent_s = loop.time()
+                    response = await self.attempt(pool, lease.replica, request)
+                    record.first_byte_s = response.head_s
+                except ConnectFailed as failed:
+                    lease.release()
+                    failure = failed.error
+                    tried.append(lease.replica.label)
+                    if lease.replica.mark("down", failure.message):
+                        log.warning("pool %s: %s", name, failure.message)
+                except BaseException:
+                    lease.release()
+                    raise
+                else:
+                    tried.append(lease.replica.label)
+                    if not self._worth_retrying(response, pool, tried, decision):
+                        return lease, response
+                    response.abandon()
+                    lease.release()
+        assert failure is not None  # the first pool has a replica, and it was not reached
+        if decision.only_replica is not None:
+            what = "the response that this one follows is stored on a replica that can't be reached: "
+        else:
+            what = f"pool {decision.pool}: none of {len(self._pools[decision.pool].replicas)} replicas can be reached; last: "
+        raise type(failure)(what + failure.message, retry_after_s=2)
+
+    def _worth_retrying(self, response: Response, pool: Pool, tried: Sequence[str], decision: Decision) -> bool:
+        """An engine that refuses before it begins is worth another replica's try, within the budget."""
+        return (
+            response.status in BUSY
+            and decision.only_replica is None
+            and pool.has_free(tried)
+            and self._budget.take(asyncio.get_running_loop().time())
+        )
+
+    async def attempt(self, pool: Pool, replica: Replica, request: bytes | list[bytes]) -> Response:
+        """One try: send, and wait for the head; a kept connection that died unseen is replaced once.
+
+        Raises:
+            ConnectFailed: no connection came up.
+            GatewayError: no answer came.
+        """
+        connections = self._connections[(pool.name, replica.label)]
+        response = await connections.send(request)
+        try:
+            await response.head()
+        except StaleConnection:
+            response = await connections.send(request, fresh=True)
+            try:
+                await response.head()
+            except StaleConnection:
+                raise Unreachable(f"{replica.label} closed two connections without an answer") from None
+            except BaseException:
+                response.abandon()
+                raise
+        except BaseException:
+            response.abandon()
+            raise
+        return response
+
+    def head(self, outgoing: Outgoing, pool: Pool, replica: Replica, length: int | None) -> bytes:
+        """The request's head for one attempt; vLLM puts the request id into its answer's id, so each try has its own."""
+        request_id = f"{outgoing.record.id}-{len(outgoing.record.attempts)}"
+        return to_engine(
+            outgoing.method,
+            outgoing.target,
+            outgoing.headers,
+            host=self._connections[(pool.name, replica.label)].host_header,
+            length=length,
+            key=self._pool_keys.get(pool.name),
+            extra=(b"x-request-id: " + request_id.encode("ascii"), *outgoing.trace.lines()),
+        )
+
+    async def ask(self, name: str, body: bytes) -> tuple[int, bytes]:
+        """A chat question of the gateway's own, for the judge; the body's `model` is set here. Gives status and answer.
+
+        Raises:
+            GatewayError: no place or no answer.
+        """
+        pool = self._pools[name]
+        patched = Body(body).patched({"model": msgspec.json.encode(pool.settings.model)})
+        lease = await pool.admit("judge", len(body) // 4)
+        if lease is None:
+            raise Unreachable(f"pool {name} has no replica")
+        response: Response | None = None
+        try:
+            head = to_engine(
+                b"POST",
+                b"/v1/chat/completions",
+                [(b"content-type", b"application/json")],
+                host=self._connections[(name, lease.replica.label)].host_header,
+                length=len(patched),
+                key=self._pool_keys.get(name),
+            )
+            response = await self.attempt(pool, lease.replica, head + patched)
+            return response.status, await response.read(JUDGE_ANSWER_BYTES)
+        except ConnectFailed as failed:
+            raise failed.error from None
+        finally:
+            if response is not None:
+                response.abandon()
+            lease.release()
+
+
+def patch(view: RequestView, signals: Signals, pool: Pool) -> tuple[bytes, list[str]]:
+    """The body for a pool: the model it serves, and what its block in the policy names. Nothing else.
+
+    Returns:
+        The bytes, and what was changed besides the model, in words; `usage` stands for the usage report asked for.
+    """
+    changes = {"model": pool.model_json}
+    changed: list[str] = []
+    if pool.clamps and pool.context_tokens and signals.max_output_tokens:
+        fits = max(16, pool.context_tokens - signals.prompt_tokens)
+        for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
+            value = view.body.value(name)
+            if isinstance(value, int) and value > fits:
+                changes[name] = str(fits).encode()
+                changed.append(f"{name} lowered from {value} to {fits}")
+    if pool.settings.usage == "ask" and view.stream and view.protocol in {"chat", "completions"}:
+        options = view.body.value("stream_options")
+        if not (isinstance(options, dict) and options.get("include_usage")):
+            asked = {**options, "include_usage": True} if isinstance(options, dict) else {"include_usage": True}
+            changes["stream_options"] = msgspec.json.encode(asked)
+            changed.append("usage")
+    return view.body.patched(changes), changed
