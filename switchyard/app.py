@@ -153,12 +153,12 @@ class Gateway:
         self._connections = {place: c for place, c in self._connections.items() if place in used}
         self._names = Names(policy)
         self._targets = {model: self._make_target(*found) for model, found in self._names.listed.items()}
-        decider = Decider(
+        self.decider = Decider(
             self._find_target, self.pools, self._make_classifiers(policy), self._make_steering(policy), self._pins, self._stored
         )
         self._sender = Sender(self.pools, self._connections, secrets.pool_keys, self._retry_budget)
         self.pipeline = Pipeline(
-            policy, self.pools, decider, self._sender, self._stored, self._recorder, self._tracing,
+            policy, self.pools, self.decider, self._sender, self._stored, self._recorder, self._tracing,
             lambda: time.localtime().tm_hour,
         )  # fmt: skip
         self._watch_replicas()

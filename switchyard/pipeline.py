@@ -168,6 +168,7 @@ class Pipeline:
                     self._pass_refusal(exchange, outgoing, decision, response, refusal)
                     return
             await self._relay(exchange, outgoing, decision, response)
+            self._judge(lease, outgoing.record)
         finally:
             if response is not None:
                 response.abandon()
@@ -193,6 +194,14 @@ class Pipeline:
         record.answer_bytes = reader.received_bytes
         if protocol == "responses" and (response_id := reader.response_id()) is not None:
             self._stored.remember(response_id, record.pool, record.replica)
+
+    def _judge(self, lease: Lease, record: Record) -> None:
+        """What this answer says about the replica's health."""
+        pool = self._pools[record.pool]
+        if record.outcome == "ok":
+            pool.note_good(lease.replica)
+        else:
+            pool.note_bad(lease.replica, record.error, asyncio.get_running_loop().time())
 
     # ---- refusals of an engine ----
 

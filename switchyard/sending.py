@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from switchyard.errors import GatewayError, Unreachable
+from switchyard.errors import GatewayError, Unreachable, UpstreamTimeout
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Lease, Replica
 from switchyard.routing.decision import Decision
@@ -26,6 +26,7 @@ from switchyard.upstream.pool import ConnectFailed, ConnectionPool
 from switchyard.upstream.retry import BUSY, RetryBudget
 
 ANSWER_TOKENS_GUESS = 256  # load of an answer when the client sets no limit
+FAULTS = frozenset({500, 502, 504})  # by which an engine says that it is broken; 503 is loading or busy
 COPIED_BYTES = 16 * 1024  # shorter bodies are sent in one piece with their head
 JUDGE_ANSWER_BYTES = 256 * 1024
 log = logging.getLogger("switchyard.sending")
@@ -111,10 +112,16 @@ class Sender:
                     tried.append(lease.replica.label)
                     if lease.replica.mark("down", failure.message):
                         log.warning("pool %s: %s", name, failure.message)
+                except (UpstreamTimeout, Unreachable) as failed_engine:
+                    pool.note_bad(lease.replica, failed_engine.message, loop.time())
+                    lease.release()
+                    raise
                 except BaseException:
                     lease.release()
                     raise
                 else:
+                    if response.status in FAULTS:
+                        pool.note_bad(lease.replica, f"status {response.status}", loop.time())
                     tried.append(lease.replica.label)
                     if not self._worth_retrying(response, pool, tried, decision):
                         return lease, response

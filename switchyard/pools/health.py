@@ -1,23 +1,26 @@
-"""Active probes: is each engine there, what does it hold, what does it speak? Off the request path, with httpx.
+"""Active probes: is each engine there, what does it hold and speak, does it move? Off the request path, with httpx.
 
-An engine that is slow to answer a probe is busy, not dead: only a refused or broken connection, or an answer that says
-so, changes its state.
+An engine that is slow to answer a probe is busy, not dead: only a refused or broken connection, an answer that says so,
+or counters that stand still while requests run, change its state. A good probe is no proof either: a replica that real
+traffic has ejected comes back only after a real completion.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any
 
 import httpx
 
+from switchyard.pools.load import read_load
 from switchyard.pools.pool import NATIVE, Pool
-from switchyard.pools.replica import Replica
+from switchyard.pools.replica import Replica, State
 
 PROBE_TIMEOUT_S = 10.0
+TOKEN_PROBE_LIMIT_S = 10.0
 ASK_AGAIN_EVERY = 30  # probes after which an engine's model list is read again: it may have been restarted with another
 
 _PATHS = {
@@ -55,29 +58,73 @@ class Prober:
             await self.probe(pool, replica, first=replica.context_tokens is None or count % ASK_AGAIN_EVERY == 0)
 
     async def probe(self, pool: Pool, replica: Replica, first: bool) -> None:
-        """Ask the health path; on the first good answer (and now and then) also what the engine serves."""
+        """Ask the health path; on the first good answer (and now and then) also what the engine serves.
+
+        A replica that traffic has ejected is not readmitted by this, only by a real completion.
+        """
         try:
             answer = await self._get(pool, replica, pool.settings.health.path)
         except httpx.TimeoutException as error:
             if isinstance(error, httpx.ConnectTimeout):
-                self._note(pool, replica, lambda: replica.mark("down", "no connection in time"))
+                self._note(pool, replica, "down", "no connection in time")
             return
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            reason = str(error) or type(error).__name__
-            self._note(pool, replica, lambda: replica.mark("down", reason))
+            self._note(pool, replica, "down", str(error) or type(error).__name__)
             return
         if answer.is_success:
+            if replica.state == "ejected":
+                await self._try_again(pool, replica)
+                return
             if first or replica.state != "ready":
                 await self._read_model(pool, replica)
-            self._note(pool, replica, lambda: replica.mark("ready"))
+            self._note(pool, replica, "ready")
+            await self._look_for_stall(pool, replica)
         elif answer.status_code == 503:
-            self._note(pool, replica, lambda: replica.mark("loading", "the engine says 503"))
+            self._note(pool, replica, "loading", "the engine says 503")
         else:
-            problem = f"{pool.settings.health.path} answers {answer.status_code}"
-            self._note(pool, replica, lambda: replica.mark("down", problem))
+            self._note(pool, replica, "down", f"{pool.settings.health.path} answers {answer.status_code}")
 
-    def _note(self, pool: Pool, replica: Replica, mark: Callable[[], bool]) -> None:
-        if mark():
+    async def _look_for_stall(self, pool: Pool, replica: Replica) -> None:
+        """An engine that works on requests while nothing moves hangs, whatever its health path says."""
+        try:
+            metrics = await self._get(pool, replica, "/metrics")
+        except httpx.HTTPError:
+            return
+        load = read_load(metrics.text) if metrics.is_success else None
+        replica.engine_load = load
+        if load is None:
+            return
+        now_s = asyncio.get_running_loop().time()
+        stall_s = pool.settings.health.stall_s
+        if replica.evidence.stalled(load.running, load.progress, replica.tokens, stall_s, now_s):
+            pool.eject(replica, f"{load.running:.0f} requests are running and nothing has moved for {stall_s:g} s", now_s)
+
+    async def _try_again(self, pool: Pool, replica: Replica) -> None:
+        """One token from an ejected replica, when its time has come: the proof that it works."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < replica.evidence.back_at_s:
+            return
+        body = {"model": pool.settings.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+        if "chat" not in (replica.protocols or NATIVE):
+            body = {"model": pool.settings.model, "prompt": "Hi", "max_tokens": 1}
+        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        try:
+            limit_s = max(TOKEN_PROBE_LIMIT_S, pool.settings.health.stall_s)
+            answer = await self._client.post(replica.url + path, json=body, headers=self._headers(pool), timeout=limit_s)
+            worked = answer.status_code < 500
+        except httpx.HTTPError:
+            worked = False
+        if replica.state != "ejected":
+            return
+        if worked:
+            replica.evidence.readmit(loop.time())
+            self._note(pool, replica, "ready")
+        else:
+            wait_s = replica.evidence.extend(loop.time())
+            log.warning("pool %s: replica %s still doesn't answer; tried again in %.0f s", pool.name, replica.label, wait_s)
+
+    def _note(self, pool: Pool, replica: Replica, state: State, problem: str = "") -> None:
+        if replica.mark(state, problem):
             level = logging.INFO if replica.healthy else logging.WARNING
             why = f": {replica.problem}" if replica.problem else ""
             log.log(level, "pool %s: replica %s is %s%s", pool.name, replica.label, replica.state, why)
@@ -97,9 +144,11 @@ class Prober:
             pool.learn()
 
     async def _get(self, pool: Pool, replica: Replica, path: str) -> httpx.Response:
+        return await self._client.get(replica.url + path, headers=self._headers(pool), timeout=PROBE_TIMEOUT_S)
+
+    def _headers(self, pool: Pool) -> dict[str, str]:
         key = self.keys.get(pool.name)
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        return await self._client.get(replica.url + path, headers=headers, timeout=PROBE_TIMEOUT_S)
+        return {"authorization": f"Bearer {key}"} if key else {}
 
 
 def read_context(models: Any, model: str) -> int | None:

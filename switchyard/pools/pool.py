@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Collection
 from random import Random
@@ -16,6 +17,7 @@ from switchyard.pools.affinity import Moved
 from switchyard.pools.balance import Balancer, rendezvous_order
 from switchyard.pools.replica import Lease, Replica
 
+log = logging.getLogger("switchyard.pools")
 NATIVE = frozenset({"chat", "responses", "messages", "completions", "embeddings", "rerank", "score", "tokenize"})
 
 
@@ -76,6 +78,26 @@ class Pool:
         if self.settings.speaks == "auto":
             known = [r.protocols for r in self.replicas if r.protocols is not None]
             self._protocols = frozenset().union(*known) if known else NATIVE
+
+    # ---- what traffic says ----
+
+    def note_good(self, replica: Replica) -> None:
+        """A request was answered on it."""
+        replica.evidence.note_good()
+
+    def note_bad(self, replica: Replica, why: str, now_s: float) -> None:
+        """A request failed on it by its own fault; after several in a row it is taken out."""
+        if replica.evidence.note_bad():
+            self.eject(replica, f"{replica.evidence.failures} failures in a row, the last: {why}", now_s)
+
+    def eject(self, replica: Replica, why: str, now_s: float) -> None:
+        """Take a replica out until a real completion works on it; never the last one that is there."""
+        others = any(r.healthy for r in self.replicas if r is not replica)
+        if replica.state == "ejected" or not others:
+            return
+        back_off_s = replica.evidence.eject(now_s)
+        replica.mark("ejected", why)
+        log.warning("pool %s: replica %s is ejected for %.0f s: %s", self.name, replica.label, back_off_s, why)
 
     # ---- places ----
 
@@ -149,7 +171,8 @@ class Pool:
                 first.lease.set_result(lease)
 
     def _place(self, key: str, tokens: int, exclude: Collection[str]) -> Lease | None:
-        free = [r for r in self.replicas if r.available and r.label not in exclude]
+        now_s = asyncio.get_running_loop().time()
+        free = [r for r in self.replicas if r.has_room(now_s) and r.label not in exclude]
         if not free:
             return None
         return Lease(self._choose(free, key), tokens, self._after_release)

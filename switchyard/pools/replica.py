@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Literal
 
 from switchyard.config.policy import Replica as ReplicaSettings
+from switchyard.pools.evidence import Evidence
+from switchyard.pools.load import EngineLoad
 
-State = Literal["unknown", "ready", "loading", "down"]
+State = Literal["unknown", "ready", "loading", "down", "ejected"]
 
 
 class Replica:
@@ -17,6 +19,8 @@ class Replica:
         label: its name.
         in_flight: requests from selection to the end of the body.
         tokens: estimated tokens of those requests, prompt and wanted answer.
+        evidence: what traffic says about it.
+        engine_load: what it last said about itself; None when it doesn't.
         state: `unknown` until the first probe; a replica is tried in that state too.
         problem: what the last failed probe or connect said.
         context_tokens: what the engine reports; None while unknown.
@@ -35,6 +39,8 @@ class Replica:
         self.tokens = 0
         self.served = 0
         self.state: State = "unknown"
+        self.evidence = Evidence()
+        self.engine_load: EngineLoad | None = None
         self.problem = ""
         self.context_tokens: int | None = None
         self.protocols: frozenset[str] | None = None
@@ -43,6 +49,13 @@ class Replica:
     def available(self) -> bool:
         """Healthy and not full."""
         return self.state in {"ready", "unknown"} and self.in_flight < self.limit
+
+    def has_room(self, now_s: float) -> bool:
+        """Whether it takes one more request: healthy, and below its limit, which grows slowly after a return."""
+        if not self.available:
+            return False
+        returned = self.evidence.returned_s
+        return not returned or self.in_flight < max(1, self.limit * self.evidence.share(now_s))
 
     @property
     def healthy(self) -> bool:

@@ -1,21 +1,30 @@
 """A classifier that asks an LLM on a pool for one token, yes or no, and reads its probabilities.
 
-How the question reaches a pool is not known here: `app.py` hands in a function that does it.
+How the question reaches a pool is not known here: `app.py` hands in a function that does it. Caching and the limit on
+questions are `flight.py`, what the judge is shown is `task.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from switchyard.config.policy import ModelClassifier
 from switchyard.errors import GatewayError
+from switchyard.routing.classify.flight import Busy, Flight
+from switchyard.routing.classify.stats import Abstention, AskStats
+from switchyard.routing.classify.task import describe_task, shorten
 from switchyard.routing.decision import Outcome
-from switchyard.routing.signals import BYTES_PER_TOKEN, Signals
+from switchyard.routing.signals import Signals
+
+__all__ = ["DEFAULT_PROMPT", "FLOOR", "TOP_TOKENS", "Ask", "ModelJudge", "Reading", "calibrate", "read_probability", "shorten"]
 
 Ask = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
 """Sends a chat body (whose `model` is still to be set) to a pool by name; gives status and body of the answer."""
@@ -26,75 +35,179 @@ DEFAULT_PROMPT = (
 )
 TOP_TOKENS = 20  # a label can be missing from the top 5
 FLOOR = 1e-4  # probability of a label that is not among the top tokens
+LEAST_MASS = 0.01  # a model that gives yes and no together less was about to say something else
+CHOICE = ("yes", "no")
+_REFUSES_FIELD = frozenset({400, 422})
+_MARKS = " \t\n\"'*`.\u2581\u0120"  # around a word; the last two are how some engines write a leading space
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What an ask came to.
+
+    Attributes:
+        p: P(yes) against P(no), not calibrated; None when there is none.
+        reason: why there is none, for metrics.
+        why: the same for people.
+    """
+
+    p: float | None = None
+    reason: Abstention | None = None
+    why: str = "yes against no"
 
 
 class ModelJudge:
-    """Asks `settings.pool`; late, broken or unclear answers are abstentions with their reason.
+    """Asks `settings.pool`; late, broken, unclear answers and too many questions are abstentions with their reason.
 
     Args:
         settings: the policy's block.
         ask: reaches the pool.
+        flight: remembers answers and limits the questions; left out: one of its own with the defaults.
+        bias: added to the logit of the score, as calibration found it.
+        scale: the logit is multiplied by it before.
     """
 
-    def __init__(self, settings: ModelClassifier, ask: Ask) -> None:
+    def __init__(
+        self,
+        settings: ModelClassifier,
+        ask: Ask,
+        flight: Flight[Reading] | None = None,
+        bias: float = 0.0,
+        scale: float = 1.0,
+    ) -> None:
         self._settings = settings
         self._ask = ask
+        self._flight = flight or Flight(has_score)
+        self._bias = bias
+        self._scale = scale
         self._name = f"model {settings.pool}"
+        self._constrains = True
+        self.stats = AskStats()
 
     async def score(self, signals: Signals) -> Outcome:
-        """One question with a deadline."""
+        """One question, or the answer that equal questions had; see `flight.Flight.ask`."""
         if not signals.last_human_text:
+            self.stats.abstained["no_text"] += 1
             return Outcome(self._name, why="no text by a human to judge")
+        prompt = self._prompt(signals)
+        key = blake2b(f"{self._settings.pool}\0{prompt}".encode(errors="replace"), digest_size=16).digest()
+        try:
+            reading, how = await self._flight.ask(key, lambda: self._put(prompt))
+        except Busy:
+            reading = Reading(None, "busy", "busy: as many questions as allowed are under way")
+        else:
+            self.stats.cached += how == "cached"
+            self.stats.joined += how == "joined"
+        if reading.p is None:
+            self.stats.abstained[reading.reason or "unreadable"] += 1
+            return Outcome(self._name, why=reading.why, failed=True)
+        return Outcome(self._name, calibrate(reading.p, self._bias, self._scale), reading.why)
+
+    async def _put(self, prompt: str) -> Reading:
+        """Ask the pool, within the deadline."""
+        self.stats.asked += 1
+        began_s = time.monotonic()
         try:
             async with asyncio.timeout(self._settings.deadline_ms / 1000):
-                status, answer = await self._ask(self._settings.pool, self._question(signals))
+                status, answer = await self._ask(self._settings.pool, make_question(prompt, self._constrains))
+                if self._constrains and status in _REFUSES_FIELD:
+                    # An engine that is strict about fields it doesn't know: the labels are read from the top tokens anyway.
+                    status, answer = await self._ask(self._settings.pool, make_question(prompt, False))
+                    self._constrains = status != 200
         except TimeoutError:
-            return Outcome(self._name, why=f"no answer within {self._settings.deadline_ms} ms", failed=True)
+            return Reading(None, "late", f"no answer within {self._settings.deadline_ms} ms")
         except GatewayError as error:
-            return Outcome(self._name, why=error.message, failed=True)
+            return Reading(None, "unreachable", error.message)
+        self.stats.note_answer(time.monotonic() - began_s)
         if status != 200:
-            return Outcome(self._name, why=f"the judge answered with status {status}", failed=True)
-        p = read_probability(answer)
+            return Reading(None, "status", f"the judge answered with status {status}")
+        body = _decoded(answer)
+        self._count_tokens(body)
+        p = _probability(body)
         if p is None:
-            return Outcome(self._name, why="the judge's answer has no yes and no", failed=True)
-        return Outcome(self._name, p, "yes against no")
+            return Reading(None, "unreadable", "the judge's answer has no yes and no")
+        return Reading(p)
 
-    def _question(self, signals: Signals) -> bytes:
-        task = shorten(signals.last_human_text, self._settings.max_input_tokens * BYTES_PER_TOKEN)
-        prompt = (self._settings.prompt or DEFAULT_PROMPT).replace("{task}", task)
-        return msgspec.json.encode(
-            {
-                "model": "", "messages": [{"role": "user", "content": prompt}], "max_tokens": 1, "temperature": 0,
-                "logprobs": True, "top_logprobs": TOP_TOKENS, "chat_template_kwargs": {"enable_thinking": False},
-            }
-        )  # fmt: skip
+    def _prompt(self, signals: Signals) -> str:
+        task = describe_task(signals, self._settings.max_input_tokens)
+        return (self._settings.prompt or DEFAULT_PROMPT).replace("{task}", task)
+
+    def _count_tokens(self, body: Any) -> None:
+        usage = body.get("usage") if isinstance(body, dict) else None
+        if isinstance(usage, dict):
+            self.stats.input_tokens += _count(usage.get("prompt_tokens"))
+            self.stats.output_tokens += _count(usage.get("completion_tokens"))
 
 
-def shorten(text: str, characters: int) -> str:
-    """Beginning and end of a text that is too long, with a mark between."""
-    if len(text) <= characters:
-        return text
-    half = characters // 2 - 3
-    return f"{text[:half]}\n...\n{text[-half:]}"
+def has_score(reading: Reading) -> bool:
+    """Whether an answer is worth remembering."""
+    return reading.p is not None
+
+
+def make_question(prompt: str, constrained: bool) -> bytes:
+    """The chat body, without a model. vLLM keeps to the choice; llama.cpp ignores it, and the top tokens are read alike."""
+    body: dict[str, Any] = {
+        "model": "", "messages": [{"role": "user", "content": prompt}], "max_tokens": 1, "temperature": 0,
+        "logprobs": True, "top_logprobs": TOP_TOKENS,
+    }  # fmt: skip
+    if constrained:
+        body["chat_template_kwargs"] = {"enable_thinking": False}
+        body["structured_outputs"] = {"choice": CHOICE}
+    return msgspec.json.encode(body)
+
+
+def calibrate(p: float, bias: float, scale: float) -> float:
+    """Logistic calibration: sigmoid(scale * logit(p) + bias). Bias 0 and scale 1 leave the score as it is."""
+    if bias == 0.0 and scale == 1.0:
+        return p
+    p = min(1 - 1e-9, max(1e-9, p))
+    logit = scale * math.log(p / (1 - p)) + bias
+    return 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0
 
 
 def read_probability(answer: bytes) -> float | None:
     """P(yes) / (P(yes) + P(no)) from the log-probabilities of the first token; None when neither label is there.
 
-    Case and leading spaces don't matter: the tokens ` Yes` and `yes` add up. A label that is not among the top tokens
-    counts `FLOOR`.
+    Case and leading spaces don't matter: the tokens ` Yes` and `yes` add up, and so do the beginnings `y` and `n`, into
+    which a constrained engine splits the labels. A label that is not among the top tokens counts `FLOOR`. Both forms are
+    read: the list of entries that chat answers have (and llama.cpp's completions), and vLLM's dict under completions.
     """
+    return _probability(_decoded(answer))
+
+
+def _decoded(answer: bytes) -> Any:
     try:
-        body: Any = msgspec.json.decode(answer)
-        top = body["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-        found = {"yes": 0.0, "no": 0.0}
-        for entry in top:
-            label = str(entry["token"]).strip().lower()
-            if label in found:
-                found[label] += math.exp(float(entry["logprob"]))
-    except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, TypeError, ValueError, OverflowError):
+        return msgspec.json.decode(answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    yes, no = found["yes"], found["no"]
-    if yes + no <= 0:
+
+
+def _probability(body: Any) -> float | None:
+    try:
+        top = _top_tokens(body["choices"][0]["logprobs"])
+    except (LookupError, TypeError, AttributeError):
+        return None
+    yes = no = 0.0
+    for token, logprob in top:
+        if not isinstance(token, str) or not isinstance(logprob, int | float) or not logprob <= 0.01:
+            return None  # no log-probability at all: whatever this is, it is not to be trusted
+        label = token.strip(_MARKS).lower()
+        if label and "yes".startswith(label):
+            yes += math.exp(logprob)
+        elif label and "no".startswith(label):
+            no += math.exp(logprob)
+    if yes + no < LEAST_MASS:
         return None
     return max(yes, FLOOR) / (max(yes, FLOOR) + max(no, FLOOR))
+
+
+def _top_tokens(logprobs: Any) -> list[tuple[Any, Any]]:
+    """Tokens that could have come first, with their log-probabilities."""
+    if "content" in logprobs:
+        return [(entry["token"], entry["logprob"]) for entry in logprobs["content"][0]["top_logprobs"]]
+    first = logprobs["top_logprobs"][0]
+    return list(first.items()) if isinstance(first, Mapping) else []
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
