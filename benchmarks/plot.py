@@ -44,7 +44,8 @@ def draw(data: dict[str, Any]) -> str:
             parts.append(f'<text x="{LEFT + length + 6:.1f}" y="{y + BAR - 2}" class="value">{html.escape(text)}</text>')
             y += BAR + 3
         y += GAP
-    style = ".label{font:bold 12px sans-serif}.note{font:11px sans-serif;fill:#666}.value{font:11px sans-serif}.head{font:13px sans-serif}"
+    style = ".label{font:bold 12px sans-serif}.note{font:11px sans-serif;fill:#666}"
+    style += ".value{font:11px sans-serif}.head{font:13px sans-serif}"
     settings = data["settings"]
     head = f"{settings['date']}, {settings['cores']} cores, medians of {settings['rounds']} rounds, one run"
     return (

@@ -114,7 +114,9 @@ class Gateway:
         self._recorder = Recorder(listeners)
         self._tracing = make_tracing(os.environ)
         keys = Keys(secrets.api_keys, secrets.admin_key)
-        self.door = Door(keys, server.max_body_mb << 20, server.max_connections, self._serve, self._serve_stored)
+        self.door = Door(
+            keys, server.max_body_mb << 20, server.max_connections, self._serve, self._serve_stored, self._metrics.count_refusal
+        )
         self.app = make_control(self, keys, server.max_body_mb << 20, self._lifespan)
         self._install(policy, secrets)
 
@@ -196,6 +198,8 @@ class Gateway:
         if raw is None:
             raise OSError("the gateway was started without a policy file")
         policy = parse_policy(raw, name)
+        if self._source is not None:
+            policy = self._source.with_overrides(policy)
         return policy, read_secrets(policy, name)
 
     async def _watch_file(self, source: PolicyFile) -> None:

@@ -93,7 +93,7 @@ class Decider:
         name, route = target.route_name, target.route
         candidates = find_candidates(target.pools, self._pools, signals)
         stored = self._place_of_previous(signals)
-        if stored is not None and stored[0] in candidates.pools:
+        if stored is not None and self._is_there(stored, candidates):
             why = "the response that this one follows is stored there"
             return Decision(name, stored[0], (), "held", (why,), only_replica=stored[1])
         decision = decide_by_facts(name, route, candidates, signals)
@@ -123,6 +123,10 @@ class Decider:
             if not any(signals.get(need) for need in pool.refuses):
                 return name
         return None
+
+    def _is_there(self, place: tuple[str, str], candidates: Candidates) -> bool:
+        pool, replica = place
+        return pool in candidates.pools and any(r.label == replica for r in self._pools[pool].replicas)
 
     def _steer(self, name: str, decision: Decision, candidates: Candidates) -> Decision:
         """A fresh, scored decision may be moved for a pool's share, or away from a queue."""

@@ -68,6 +68,38 @@ class Unauthorized(GatewayError):
     anthropic_type = "authentication_error"
 
 
+class Forbidden(GatewayError):
+    """Not from there, whoever asks."""
+
+    status = 403
+    code = "forbidden"
+    type = "permission_error"
+    anthropic_type = "permission_error"
+
+
+class RequestTimeout(_ClientFault):
+    """The request did not arrive in time."""
+
+    status = 408
+    code = "request_timeout"
+
+
+class HeadTooLarge(_ClientFault):
+    """The request's head is longer than any client's."""
+
+    status = 431
+    code = "head_too_large"
+
+
+class TooManyConnections(GatewayError):
+    """The gateway has as many client connections as it may have."""
+
+    status = 503
+    code = "too_many_connections"
+    anthropic_type = "overloaded_error"
+    retryable = True
+
+
 class UnknownModel(_ClientFault):
     """The model name is no route, alias or pool."""
 
@@ -157,6 +189,10 @@ LEAVES: tuple[type[GatewayError], ...] = (
     NotCapable,
     ContextOverflow,
     Unauthorized,
+    Forbidden,
+    RequestTimeout,
+    HeadTooLarge,
+    TooManyConnections,
     UnknownModel,
     UnknownPath,
     MethodNotAllowed,

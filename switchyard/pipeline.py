@@ -10,6 +10,7 @@ closes its engine connection on the way out.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -121,7 +122,6 @@ class Pipeline:
 
     async def handle(self, exchange: Exchange) -> None:
         """Serve one request, whatever happens to it; writes its record in any case."""
-        loop = asyncio.get_running_loop()
         headers = _as_text(exchange.headers)
         record = _open_record(exchange, headers)
         trace = self._tracing.begin(exchange.endpoint.path, headers)
@@ -133,7 +133,7 @@ class Pipeline:
             session = identify(signals)
             await _let_others_run(exchange)
             decision = await self._decider.decide(target, signals, session)
-            record.decided_s = loop.time()
+            record.decided_s = time.monotonic()
             self._note_decision(decision, signals, session, record)
             outgoing = Outgoing(exchange.method, exchange.target, exchange.headers, view, signals, session.key, record, trace)
             await self._serve(exchange, target, outgoing, decision)
@@ -144,7 +144,7 @@ class Pipeline:
         except asyncio.CancelledError:
             _end_cancelled(exchange, record)
         finally:
-            self._recorder.close(record, loop.time())
+            self._recorder.close(record, time.monotonic())
             trace.end(record)
 
     async def _serve(self, exchange: Exchange, target: Target, outgoing: Outgoing, decision: Decision) -> None:
@@ -184,7 +184,7 @@ class Pipeline:
         hide_usage = stream and "usage" in record.changed
         headers = _answer_headers(response, _shown(decision, record), stream)
         exchange.start(response.status, headers, None if hide_usage else response.length)
-        broken = await Relay(exchange, reader, asyncio.get_running_loop(), hide_usage).run(response)
+        broken = await Relay(exchange, reader, hide_usage).run(response)
         record.outcome = "ok" if broken is None else "broken"
         record.error = broken.code if broken is not None else ""
         usage = reader.usage()
@@ -281,7 +281,6 @@ class Pipeline:
 
     async def handle_stored(self, exchange: Exchange, response_id: str) -> None:
         """GET, DELETE or POST on a stored response: goes to the replica that made it."""
-        loop = asyncio.get_running_loop()
         headers = _as_text(exchange.headers)
         record = _open_record(exchange, headers)
         trace = self._tracing.begin(exchange.endpoint.path, headers)
@@ -294,10 +293,10 @@ class Pipeline:
                 message = f"no response {response_id[:64]!r} is known here: it was made elsewhere, long ago, or not stored"
                 raise UnknownModel(message)
             record.pool, record.replica = pool.name, replica.label
-            record.attempts.append(replica.label)
+            record.attempts.append((pool.name, replica.label))
             view = RequestView("responses", Body(b"{}"), headers)
             outgoing = Outgoing(exchange.method, exchange.target, exchange.headers, view, Signals(view), "", record, trace)
-            record.sent_s = record.decided_s = record.admitted_s = loop.time()
+            record.sent_s = record.decided_s = record.admitted_s = time.monotonic()
             head = self._sender.head(outgoing, pool, replica, len(exchange.body) if exchange.body else None)
             response = await self._sender.attempt(pool, replica, head + exchange.body)
             decision = Decision("", pool.name, (), "held", ("the response is stored there",), only_replica=replica.label)
@@ -316,7 +315,7 @@ class Pipeline:
         finally:
             if response is not None:
                 response.abandon()
-            self._recorder.close(record, loop.time())
+            self._recorder.close(record, time.monotonic())
             trace.end(record)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -98,12 +99,12 @@ class Sender:
             tried: list[str] = []
             while (lease := await pool.admit(outgoing.affinity, tokens, tried, decision.only_replica)) is not None:
                 record.pool, record.replica = name, lease.replica.label
-                record.admitted_s = record.admitted_s or loop.time()
-                record.attempts.append(lease.replica.label)
+                record.admitted_s = record.admitted_s or time.monotonic()
+                record.attempts.append((name, lease.replica.label))
                 try:
                     head = self.head(outgoing, pool, lease.replica, len(body))
                     request = head + body if len(body) < COPIED_BYTES else [head, body]
-                    record.sent_s = loop.time()
+                    record.sent_s = time.monotonic()
                     response = await self.attempt(pool, lease.replica, request)
                     record.first_byte_s = response.head_s
                 except ConnectFailed as failed:
@@ -127,7 +128,7 @@ class Sender:
                         return lease, response
                     response.abandon()
                     lease.release()
-        assert failure is not None  # the first pool has a replica, and it was not reached
+        failure = failure or Unreachable("it has no replica any more")
         if decision.only_replica is not None:
             what = "the response that this one follows is stored on a replica that can't be reached: "
         else:

@@ -16,6 +16,7 @@ from switchyard.api.envelope import error_body
 from switchyard.config.load import PolicyError
 from switchyard.errors import (
     BodyTooLarge,
+    Forbidden,
     GatewayError,
     InvalidRequest,
     MethodNotAllowed,
@@ -69,6 +70,8 @@ def make_control(gateway: Gateway, keys: Keys, max_body_bytes: int, lifespan: Ca
             raise Unauthorized("a valid key is needed: send Authorization: Bearer KEY, or x-api-key: KEY")
 
     def need_admin(request: Request) -> None:
+        if "origin" in request.headers:  # a web page in somebody's browser can reach loopback, too
+            raise Forbidden("/admin takes no requests from web pages")
         if not keys.admits_admin(request.headers.raw):
             raise Unauthorized("the admin key is needed here (server.admin_key_env)")
 
@@ -86,17 +89,20 @@ def make_control(gateway: Gateway, keys: Keys, max_body_bytes: int, lifespan: Ca
             refusal = UnknownPath(f"there is no {request.method} {request.url.path}; see /docs")
         return _error_response(request, refusal, error.status_code)
 
-    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    @app.head("/", include_in_schema=False)  # Claude Code asks so whether anybody is there
+    @app.get("/", include_in_schema=False)
     async def root() -> dict[str, str]:
         return {"name": "switchyard", "version": __version__, "docs": "/docs"}
 
-    @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)  # where clients of vLLM look
-    @app.api_route("/healthz", methods=["GET", "HEAD"], response_class=PlainTextResponse)
+    @app.get("/health", include_in_schema=False)  # where clients of vLLM look
+    @app.head("/healthz", include_in_schema=False)
+    @app.get("/healthz", response_class=PlainTextResponse)
     async def healthz() -> str:
         """200 while the process lives."""
         return "ok\n"
 
-    @app.api_route("/readyz", methods=["GET", "HEAD"])
+    @app.head("/readyz", include_in_schema=False)
+    @app.get("/readyz")
     async def readyz() -> Response:
         """200 when traffic is welcome, 503 while starting, draining, or while no engine at all can be reached."""
         ready, details = gateway.readiness()

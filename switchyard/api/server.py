@@ -27,7 +27,17 @@ from uvicorn.server import Server, ServerState
 from switchyard.api.auth import Keys
 from switchyard.api.endpoints import ENDPOINTS, STORED, allowed_methods
 from switchyard.api.envelope import engine_error_body, error_body, stream_error
-from switchyard.errors import BodyTooLarge, Draining, GatewayError, InvalidRequest, MethodNotAllowed, Unauthorized
+from switchyard.errors import (
+    BodyTooLarge,
+    Draining,
+    GatewayError,
+    HeadTooLarge,
+    InvalidRequest,
+    MethodNotAllowed,
+    RequestTimeout,
+    TooManyConnections,
+    Unauthorized,
+)
 from switchyard.pipeline import Endpoint
 from switchyard.upstream.connection import Headers
 
@@ -55,6 +65,7 @@ class Door:
         max_connections: most client connections at the same time.
         run: serves a request of the data plane.
         run_stored: serves a request for a stored response, by its id.
+        count_refusal: told of every request that is refused before the pipeline sees it.
     """
 
     def __init__(
@@ -64,12 +75,14 @@ class Door:
         max_connections: int,
         run: Run,
         run_stored: Callable[[Exchange, str], Coroutine[Any, Any, None]],
+        count_refusal: Callable[[GatewayError], None],
     ) -> None:
         self.keys = keys
         self.max_body_bytes = max_body_bytes
         self.max_connections = max_connections
         self.run = run
         self.run_stored = run_stored
+        self.count_refusal = count_refusal
         self.draining = False
         self._complained_s = -math.inf
         self.connections: set[GatewayProtocol] = set()
@@ -120,7 +133,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self.transport.abort()
         elif self._deadline_s and now_s > self._deadline_s:
             if self._reading_head or self._exchange is not None:
-                self._answer_and_close(408, InvalidRequest("the request did not arrive in time"))
+                self._answer_and_close(RequestTimeout("the request did not arrive in time"))
             else:
                 self.transport.close()
 
@@ -134,7 +147,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if len(self._door.connections) > self._door.max_connections:
             self._door.complain_of_crowd()
             limit = self._door.max_connections
-            self._answer_and_close(503, _Crowded(f"the gateway has {limit} connections already (server.max_connections)"))
+            self._answer_and_close(TooManyConnections(f"the gateway has {limit} connections already (server.max_connections)"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: what runs for it stops."""
@@ -157,7 +170,7 @@ class GatewayProtocol(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             if not self._ignoring:
                 cause = error.__context__
-                self._answer_and_close(*((cause.status, cause) if isinstance(cause, GatewayError) else (400, _not_http(error))))
+                self._answer_and_close(cause if isinstance(cause, GatewayError) else _not_http(error))
 
     def pause_writing(self) -> None:
         """The client reads slower than we write."""
@@ -216,7 +229,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) >= MAX_HEADERS:
-            raise _HeadTooLarge(f"the request's head is longer than {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} headers")
+            raise HeadTooLarge(f"the request's head is longer than {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} headers")
 
     def on_headers_complete(self) -> None:
         """The head is complete: find out whose request this is."""
@@ -242,7 +255,9 @@ class GatewayProtocol(HttpToolsProtocol):
         except GatewayError as error:
             self._ignoring = True  # the body is not waited for
             exchange.keep_alive = False
-            exchange.refuse(error, [])
+            self._door.count_refusal(error)
+            allow = [(b"allow", b", ".join(allowed_methods(endpoint)))] if isinstance(error, MethodNotAllowed) else []
+            exchange.refuse(error, allow)
             return
         if self.expect_100_continue:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -256,7 +271,7 @@ class GatewayProtocol(HttpToolsProtocol):
         try:
             super().on_headers_complete()
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
-            raise _BadTarget("the request's target can't be read") from None
+            raise InvalidRequest("the request's target can't be read") from None
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -271,6 +286,7 @@ class GatewayProtocol(HttpToolsProtocol):
         except GatewayError as error:
             self._ignoring = True
             self._exchange.keep_alive = False
+            self._door.count_refusal(error)
             self._exchange.refuse(error, [])
 
     def on_message_complete(self) -> None:
@@ -296,7 +312,7 @@ class GatewayProtocol(HttpToolsProtocol):
         else:
             self._deadline_s = self.loop.time() + KEEP_ALIVE_S
 
-    def _answer_and_close(self, status: int, error: GatewayError) -> None:
+    def _answer_and_close(self, error: GatewayError) -> None:
         """Answer what can't be served as a request at all."""
         self._ignoring = True
         self._deadline_s = 0.0
@@ -306,28 +322,17 @@ class GatewayProtocol(HttpToolsProtocol):
             if exchange.answered:
                 self.transport.close()
                 return
+        self._door.count_refusal(error)
         body = error_body("messages" if self.url.startswith(b"/v1/messages") else "chat", error)
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE.get(status, STATUS_LINE[400]) + head + body)
+        lines = (
+            STATUS_LINE[error.status] + b"content-type: application/json",
+            b"x-switchyard-error: " + error.code.encode("ascii"),
+            b"x-request-id: " + self._door.next_id().encode("ascii"),
+            b"content-length: %d" % len(body),
+            b"connection: close\r\n\r\n",
+        )
+        self.transport.write(b"\r\n".join(lines) + body)
         self.transport.close()
-
-
-class _HeadTooLarge(GatewayError):
-    status = 431
-    code = "head_too_large"
-    type = "invalid_request_error"
-    anthropic_type = "invalid_request_error"
-
-
-class _Crowded(GatewayError):
-    status = 503
-    code = "too_many_connections"
-    anthropic_type = "overloaded_error"
-    retryable = True
-
-
-class _BadTarget(InvalidRequest):
-    """The target is no path."""
 
 
 def _not_http(error: httptools.HttpParserError) -> InvalidRequest:
@@ -418,7 +423,7 @@ class Exchange:
         self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._pieces = []
         loop = self._protocol.loop
-        self.received_s = loop.time()
+        self.received_s = time.monotonic()  # uvloop's own clock has whole milliseconds
         work = self._door.run(self) if self.stored_id is None else self._door.run_stored(self, self.stored_id)
         task = loop.create_task(work)
         self._task = task
@@ -530,6 +535,7 @@ class Exchange:
     def refuse(self, error: GatewayError, headers: Headers) -> None:
         """See `pipeline.Exchange`."""
         own: Headers = [_JSON, (b"x-switchyard-error", error.code.encode("ascii")), *headers]
+        own.append((b"x-should-retry", b"true" if error.retryable else b"false"))  # the official SDKs follow it
         if error.retry_after_s is not None:
             own.append((b"retry-after", b"%d" % error.retry_after_s))
         if isinstance(error, Unauthorized):

@@ -38,7 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="switchyard",
         description="One endpoint in front of your own models: a YAML policy decides which pool and replica answers.",
-        epilog="Begin with `switchyard demo`, or `switchyard init http://127.0.0.1:8000 > policy.yaml`. "
+        epilog="Begin with `switchyard demo`, or with `switchyard init http://127.0.0.1:8000` for an engine of yours. "
         "Exit codes: 0 good, 1 the thing checked is not good, 2 wrong use, 3 could not run.",
     )
     parser.add_argument("--version", action="version", version=f"switchyard {__version__}")

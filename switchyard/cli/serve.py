@@ -51,13 +51,14 @@ def run(given: argparse.Namespace) -> int:
         )
     policy = read_policy(given.policy)
     overrides = {k: v for k, v in (("host", given.host), ("port", given.port)) if v is not None}
-    policy = policy.model_copy(update={"server": policy.server.model_copy(update=overrides)})
+    source = PolicyFile(Path(given.policy), overrides)
+    policy = source.with_overrides(policy)
     secrets = read_policy_secrets(policy, given.policy)
     check_exposure(policy)
     set_up_logging(sys.stderr, given.verbose)
     listener = listen(policy.server.host, policy.server.port)
     try:
-        gateway = Gateway(policy, secrets, source=PolicyFile(Path(given.policy)))
+        gateway = Gateway(policy, secrets, source=source)
     except OSError as error:
         raise CommandFailed(f"can't open the decision log {error.filename}: {error.strerror}") from None
     host, port = listener.getsockname()[:2]

@@ -275,18 +275,20 @@ class _Document:
         refused = {p.key for p in self.problems}
         grouped: dict[KeyPath, list[ErrorDetails]] = {}
         for detail in error.errors(include_url=False):
-            grouped.setdefault(self._place(detail["loc"]), []).append(detail)
+            place = self._place(detail["loc"], detail["type"] in {"missing", "extra_forbidden"})
+            grouped.setdefault(place, []).append(detail)
         for path, details in grouped.items():
             if _dotted(path) in refused:
                 continue
             message, hint = _explain(path, details)
             self.add(path, message, hint)
 
-    def _place(self, location: tuple[str | int, ...]) -> KeyPath:
+    def _place(self, location: tuple[str | int, ...], ends_with_key: bool) -> KeyPath:
         """The part of a pydantic location that is a path in the file: without names of types."""
         path: KeyPath = ()
         for i, step in enumerate(location):
-            if (*path, step) in self.places or (step not in {"[key]"} and i == len(location) - 1 and not _is_type_name(step)):
+            last = i == len(location) - 1
+            if (*path, step) in self.places or (last and (ends_with_key or not _is_type_name(step))):
                 path = (*path, step)
         return path
 
@@ -313,8 +315,12 @@ def _dotted(path: KeyPath) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
+_TYPE_NAMES = re.compile(r"\[key\]|int|float|str|bool|Test|embedded|model|local|constrained-\w+")
+
+
 def _is_type_name(step: str | int) -> bool:
-    return isinstance(step, str) and bool(re.search(r"[\[\(]|^(int|float|str|bool|Test|constrained-\w+|embedded|model)$", step))
+    """Whether this step of a pydantic location names an alternative, and no key."""
+    return isinstance(step, str) and ("[" in step or "(" in step or _TYPE_NAMES.fullmatch(step) is not None)
 
 
 _EXPECTED = {
@@ -335,6 +341,8 @@ def _explain(path: KeyPath, details: list[ErrorDetails]) -> tuple[str, str]:
         return f"the key {name} is missing", ""
     if kind == "signal":
         return f"there is no signal {name}", nearest(name, [*SIGNALS, "header.NAME"])
+    if kind == "too_short":
+        return "at least one entry is expected", ""
     if kind == "union_tag_invalid":
         return f"type {context['tag']} is not known", f"one of {context['expected_tags']}"
     if kind == "union_tag_not_found":
@@ -348,6 +356,8 @@ def _explain(path: KeyPath, details: list[ErrorDetails]) -> tuple[str, str]:
     hint = ""
     if isinstance(given, str) and re.fullmatch(r"\d+(\.\d+)?\s*(ms|s|m|h|MB|mb|GB)", given):
         hint = "the unit is in the key: write the number alone"
+    elif isinstance(given, str) and (_INT.fullmatch(given) or _FLOAT.fullmatch(given)):
+        hint = "leave the quotes out"
     elif isinstance(given, str):
         hint = nearest(given, [w for d in details for w in re.findall(r"'([^']+)'", str(d.get("ctx", {}).get("expected", "")))])
         hint = hint if hint.startswith("did") else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +82,21 @@ def _short(value: Any) -> str:
 
 
 class PolicyFile:
-    """A file that may change under a running gateway: says when it looks different from what was read last."""
+    """A file that may change under a running gateway: says when it looks different from what was read last.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the file.
+        overrides: keys of its `server` block that flags of the command line have set; they win at every reading.
+    """
+
+    def __init__(self, path: Path, overrides: Mapping[str, Any] | None = None) -> None:
         self.path = path
+        self._overrides = dict(overrides or {})
         self._seen = self._look()
+
+    def with_overrides(self, policy: Policy) -> Policy:
+        """The policy as the command line changes it."""
+        return policy.model_copy(update={"server": policy.server.model_copy(update=self._overrides)})
 
     def changed(self) -> bool:
         """Whether the file differs since the last call; an editor's half-written state shows as one more change."""

@@ -158,7 +158,10 @@ class Signals:
         if item.role != "user":
             return False
         if not _may_have(item.content, b'"tool_result"'):
-            return True
+            # A message that is all harness (Codex's environment, say) is not a human's.
+            return b"<" not in bytes(memoryview(item.content)[:64]) or any(
+                p.type in _MEDIA or _clean(p.text) for p in self._parts(item)
+            )
         return any(p.type != "tool_result" and _clean(p.text) for p in self._parts(item))
 
     def _parts(self, item: Item) -> list[Part]:
@@ -381,7 +384,7 @@ class Signals:
         if (
             self.client in _TITLING_CLIENTS
             and self.tools == 0
-            and self.turns <= 1
+            and self.turns <= 2  # the ask, and for some clients the text to be titled
             and view.body.size(*_PROMPT_FIELDS) < 16_000
             and _TITLE.search(f"{self.system_text[:2000]}\n{self.last_human_text[:300]}")
         ):

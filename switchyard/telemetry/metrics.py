@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from switchyard.errors import GatewayError
 from switchyard.telemetry.record import Record
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -109,8 +110,8 @@ class Metrics(Collector):
             self._observe("switchyard_decide_seconds", (), record.decided_s - record.began_s)
         if not pool:
             return
-        for replica in record.attempts:
-            counters["switchyard_attempts"][(pool, replica)] += 1
+        for place in record.attempts:
+            counters["switchyard_attempts"][place] += 1
         if record.input_tokens is not None:
             counters["switchyard_input_tokens"][(pool,)] += record.input_tokens
         if record.cached_tokens is not None:
@@ -128,6 +129,10 @@ class Metrics(Collector):
             self._observe("switchyard_first_byte_seconds", (pool,), record.first_byte_s - record.sent_s)
         if record.first_token_s:
             self._observe("switchyard_first_token_seconds", (pool,), record.first_token_s - record.sent_s)
+
+    def count_refusal(self, error: GatewayError) -> None:
+        """A request was refused before anything was known about it but its head."""
+        self._counters["switchyard_errors"][(error.code,)] += 1
 
     def count_reload(self, good: bool) -> None:
         """A new policy was put in force, or refused."""

@@ -14,11 +14,12 @@ KEPT = 1_000
 
 @dataclass(slots=True)
 class Record:
-    """One request, filled in as it goes. Times are seconds of the loop's clock; 0 means it never came to that.
+    """One request, filled in as it goes. Times are seconds of the monotonic clock; 0 means it never came to that.
 
     Attributes:
         id: the request id that the client sees.
         outcome: ok, refused (by the gateway), engine_error, broken (in mid-answer), client_left.
+        attempts: pool and replica of every try.
         decision: what `Decision.as_record` gives.
         signals: those that were read.
     """
@@ -40,7 +41,7 @@ class Record:
     decision: dict[str, Any] = field(default_factory=dict)
     pool: str = ""
     replica: str = ""
-    attempts: list[str] = field(default_factory=list)
+    attempts: list[tuple[str, str]] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     status: int = 0
     outcome: str = ""
@@ -63,7 +64,8 @@ class Record:
             "id": self.id, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "path": self.path, "protocol": self.protocol,
             "model": self.model, "route": self.route, "stream": self.stream, "key": self.key_name, "session": self.session,
             "session_source": self.session_source, "signals": self.signals, "decision": self.decision, "pool": self.pool,
-            "replica": self.replica, "attempts": self.attempts, "changed": self.changed, "status": self.status,
+            "replica": self.replica, "changed": self.changed,
+            "attempts": [f"{pool}/{replica}" for pool, replica in self.attempts], "status": self.status,
             "outcome": self.outcome, "error": self.error,
             "ms": {
                 "decide": _ms(self.began_s, self.decided_s), "queue": _ms(self.decided_s, self.admitted_s),

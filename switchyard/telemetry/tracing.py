@@ -6,7 +6,9 @@ Names follow the semantic conventions for generative AI; ours begin with `switch
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 _PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _STATE = re.compile(r"[\x20-\x7e]{1,512}")
 _VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_METRICS_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
+SHUT_DOWN_LIMIT_S = 3.0
 _OPERATIONS = {
     "chat": "chat", "messages": "chat", "responses": "chat", "completions": "text_completion", "embeddings": "embeddings",
 }  # fmt: skip
@@ -105,12 +109,14 @@ class OtlpTracing:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        resource = Resource.create({"service.name": "switchyard"})
+        resource = Resource.create({} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "switchyard"})
         if tracer_provider is None:
             tracer_provider = TracerProvider(resource=resource)
             tracer_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         if meter_provider is None:
-            meter_provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], resource=resource)
+            wanted = any(os.environ.get(v) for v in _METRICS_VARIABLES)
+            readers = [PeriodicExportingMetricReader(OTLPMetricExporter())] if wanted else []
+            meter_provider = MeterProvider(readers, resource=resource)
         self._tracers = tracer_provider
         self._meters = meter_provider
         self._tracer = tracer_provider.get_tracer("switchyard")
@@ -131,6 +137,12 @@ class OtlpTracing:
 
     def shut_down(self) -> None:
         """See `Tracing`."""
+        # A collector that can't be reached is not waited for: its exporter goes on trying for many seconds.
+        ending = threading.Thread(target=self._send_rest, daemon=True)
+        ending.start()
+        ending.join(SHUT_DOWN_LIMIT_S)
+
+    def _send_rest(self) -> None:
         self._tracers.shutdown()
         self._meters.shutdown()
 

@@ -8,6 +8,7 @@ by a timer per request.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Protocol, cast
 
 import httptools
@@ -43,7 +44,7 @@ class Response:
         status: HTTP status, once `head` has returned.
         headers: names in lower case, in the engine's order.
         length: value of Content-Length; None when the body ends otherwise.
-        head_s: loop time at which the first byte came; 0 before.
+        head_s: monotonic time at which the first byte came; 0 before.
     """
 
     __slots__ = (
@@ -259,7 +260,7 @@ class Connection(asyncio.Protocol):
             return
         self.moved_s = self._loop.time()
         if not response.head_s:
-            response.head_s = self.moved_s
+            response.head_s = time.monotonic()  # the loop's clock has whole milliseconds
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:

@@ -44,16 +44,14 @@ class Relay:
     Args:
         client: who gets it.
         reader: looks at each piece.
-        loop: for time stamps.
         hide_usage: take out the usage event that the gateway asked for and the client didn't.
     """
 
-    def __init__(self, client: Client, reader: AnswerReader, loop: asyncio.AbstractEventLoop, hide_usage: bool = False) -> None:
+    def __init__(self, client: Client, reader: AnswerReader, hide_usage: bool = False) -> None:
         self._client = client
         self._reader = reader
-        self._loop = loop
         self._splitter = EventSplitter() if hide_usage else None
-        self._done: asyncio.Future[GatewayError | None] = loop.create_future()
+        self._done: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
 
     async def run(self, response: Response) -> GatewayError | None:
         """Pass on the whole body; gives the error when it broke off after the client's answer had begun."""
@@ -63,7 +61,7 @@ class Relay:
 
     def feed(self, data: bytes) -> None:
         """See `Sink`."""
-        self._reader.see(data, self._loop.time())
+        self._reader.see(data)
         if self._splitter is None:
             self._client.write(data)
         else:

@@ -6,6 +6,7 @@ Lines end at CR, LF or CRLF and nowhere else, on bytes, before any decoding (the
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 
 import msgspec
@@ -55,6 +56,10 @@ class AnswerReader:
     Args:
         protocol: endpoint family of the answer.
         stream: whether it is an event stream; only then there is a first token to wait for.
+
+    Attributes:
+        first_token_s: monotonic time at which the first reasoning, text or tool piece came; 0 before.
+        received_bytes: bytes seen.
     """
 
     __slots__ = ("_carry", "_first", "_head", "_parts", "_size", "first_token_s", "received_bytes")
@@ -68,11 +73,11 @@ class AnswerReader:
         self.first_token_s = 0.0
         self.received_bytes = 0
 
-    def see(self, data: bytes, now_s: float) -> None:
+    def see(self, data: bytes) -> None:
         """A piece that just came."""
         self.received_bytes += len(data)
         if self._first is not None:
-            self._look_for_token(data, now_s)
+            self._look_for_token(data)
         self._parts.append(data)
         self._size += len(data)
         if self._size > 2 * TAIL_BYTES:
@@ -82,11 +87,11 @@ class AnswerReader:
             self._parts = [tail[-TAIL_BYTES:]]
             self._size = len(self._parts[0])
 
-    def _look_for_token(self, data: bytes, now_s: float) -> None:
+    def _look_for_token(self, data: bytes) -> None:
         assert self._first is not None
         text = self._carry + data
         if self._first.search(text):
-            self.first_token_s = now_s
+            self.first_token_s = time.monotonic()
             self._first = None
             self._carry = b""
         else:

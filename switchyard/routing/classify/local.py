@@ -155,6 +155,8 @@ class Worker:
                 first = _message(await process.stdout.readline())
             if "ready" not in first:
                 self._problem = f"the model can't be used: {first.get('failed', 'its process ended while loading')}"
+                if "failed" in first:
+                    self._pause_s = LONGEST_PAUSE_S  # its files are as they are: loading them every second helps nobody
                 return
             self._ready, self._problem = True, ""
             log.info("local classifier: %s", first["ready"])
@@ -259,7 +261,10 @@ async def _end(process: Process) -> int | None:
     try:
         async with asyncio.timeout(STOP_LIMIT_S):
             return await process.wait()
-    except (TimeoutError, asyncio.CancelledError):
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        raise
+    except TimeoutError:
+        return None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
