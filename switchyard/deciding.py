@@ -101,7 +101,7 @@ class Decider:
             pin = self._pins.get(name, session)
             held = held_pool(pin, route.decide_per, signals.turns, signals.tool_loop, session.certain)
             if held is not None:
-                return hold(name, nearest_capable(held[0], route, candidates), held[1], candidates)
+                return hold(name, route, nearest_capable(held[0], route, candidates), held[1], candidates)
             outcomes = await ask_in_turn(self._classifiers.get(name, ()), signals)
             decision = decide_by_score(name, route, candidates, outcomes)
             going_on = pin if session.certain and route.decide_per != "request" else None

@@ -184,7 +184,12 @@ class Pipeline:
         hide_usage = stream and "usage" in record.changed
         headers = _answer_headers(response, _shown(decision, record), stream)
         exchange.start(response.status, headers, None if hide_usage else response.length)
-        broken = await Relay(exchange, reader, hide_usage).run(response)
+        try:
+            broken = await Relay(exchange, reader, hide_usage).run(response)
+        except asyncio.CancelledError:
+            if not exchange.client_left:
+                exchange.break_off(_drained(), reader.between_events, reader.tail)
+            raise
         record.outcome = "ok" if broken is None else "broken"
         record.error = broken.code if broken is not None else ""
         usage = reader.usage()
@@ -297,8 +302,7 @@ class Pipeline:
             view = RequestView("responses", Body(b"{}"), headers)
             outgoing = Outgoing(exchange.method, exchange.target, exchange.headers, view, Signals(view), "", record, trace)
             record.sent_s = record.decided_s = record.admitted_s = time.monotonic()
-            head = self._sender.head(outgoing, pool, replica, len(exchange.body) if exchange.body else None)
-            response = await self._sender.attempt(pool, replica, head + exchange.body)
+            response = await self._sender.attempt(outgoing, pool, replica, exchange.body)
             decision = Decision("", pool.name, (), "held", ("the response is stored there",), only_replica=replica.label)
             if response.status >= 300:
                 self._pass_refusal(exchange, outgoing, decision, response, await response.read(ERROR_BODY_BYTES))
@@ -361,10 +365,14 @@ def _end_cancelled(exchange: Exchange, record: Record) -> None:
     if exchange.client_left:
         record.outcome = "client_left"
         return
-    error = Draining("the gateway is shutting down and its time for running requests is over", retry_after_s=5)
+    error = _drained()
     record.outcome, record.error = "broken" if exchange.answered else "refused", error.code
     record.status = record.status or error.status
     _refuse(exchange, error, record)
+
+
+def _drained() -> Draining:
+    return Draining("the gateway is shutting down and its time for running requests is over", retry_after_s=5)
 
 
 def _count_here(exchange: Exchange, outgoing: Outgoing, shown: Headers) -> None:

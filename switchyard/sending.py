@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -102,10 +102,8 @@ class Sender:
                 record.admitted_s = record.admitted_s or time.monotonic()
                 record.attempts.append((name, lease.replica.label))
                 try:
-                    head = self.head(outgoing, pool, lease.replica, len(body))
-                    request = head + body if len(body) < COPIED_BYTES else [head, body]
                     record.sent_s = time.monotonic()
-                    response = await self.attempt(pool, lease.replica, request)
+                    response = await self.attempt(outgoing, pool, lease.replica, body)
                     record.first_byte_s = response.head_s
                 except ConnectFailed as failed:
                     lease.release()
@@ -144,43 +142,29 @@ class Sender:
             and self._budget.take(asyncio.get_running_loop().time())
         )
 
-    async def attempt(self, pool: Pool, replica: Replica, request: bytes | list[bytes]) -> Response:
+    async def attempt(self, outgoing: Outgoing, pool: Pool, replica: Replica, body: bytes) -> Response:
         """One try: send, and wait for the head; a kept connection that died unseen is replaced once.
 
         Raises:
             ConnectFailed: no connection came up.
             GatewayError: no answer came.
         """
-        connections = self._connections[(pool.name, replica.label)]
-        response = await connections.send(request)
-        try:
-            await response.head()
-        except StaleConnection:
-            response = await connections.send(request, fresh=True)
-            try:
-                await response.head()
-            except StaleConnection:
-                raise Unreachable(f"{replica.label} closed two connections without an answer") from None
-            except BaseException:
-                response.abandon()
-                raise
-        except BaseException:
-            response.abandon()
-            raise
-        return response
+        return await _ask(self._connections[(pool.name, replica.label)], lambda: self._request(outgoing, pool, replica, body))
 
-    def head(self, outgoing: Outgoing, pool: Pool, replica: Replica, length: int | None) -> bytes:
-        """The request's head for one attempt; vLLM puts the request id into its answer's id, so each try has its own."""
-        request_id = f"{outgoing.record.id}-{len(outgoing.record.attempts)}"
-        return to_engine(
+    def _request(self, outgoing: Outgoing, pool: Pool, replica: Replica, body: bytes) -> bytes | list[bytes]:
+        """Head and body as they go over the wire. vLLM puts the request id into its answer's id: each try has its own."""
+        outgoing.record.tries += 1
+        request_id = f"{outgoing.record.id}-{outgoing.record.tries}"
+        head = to_engine(
             outgoing.method,
             outgoing.target,
             outgoing.headers,
             host=self._connections[(pool.name, replica.label)].host_header,
-            length=length,
+            length=len(body) if body or outgoing.method == b"POST" else None,
             key=self._pool_keys.get(pool.name),
             extra=(b"x-request-id: " + request_id.encode("ascii"), *outgoing.trace.lines()),
         )
+        return head + body if len(body) < COPIED_BYTES else [head, body]
 
     async def ask(self, name: str, body: bytes) -> tuple[int, bytes]:
         """A chat question of the gateway's own, for the judge; the body's `model` is set here. Gives status and answer.
@@ -203,7 +187,7 @@ class Sender:
                 length=len(patched),
                 key=self._pool_keys.get(name),
             )
-            response = await self.attempt(pool, lease.replica, head + patched)
+            response = await _ask(self._connections[(name, lease.replica.label)], lambda: head + patched)
             return response.status, await response.read(JUDGE_ANSWER_BYTES)
         except ConnectFailed as failed:
             raise failed.error from None
@@ -211,6 +195,25 @@ class Sender:
             if response is not None:
                 response.abandon()
             lease.release()
+
+
+async def _ask(connections: ConnectionPool, make_request: Callable[[], bytes | list[bytes]]) -> Response:
+    response = await connections.send(make_request())
+    try:
+        await response.head()
+    except StaleConnection:
+        response = await connections.send(make_request(), fresh=True)
+        try:
+            await response.head()
+        except StaleConnection:
+            raise Unreachable(f"{connections.label} closed two connections without an answer") from None
+        except BaseException:
+            response.abandon()
+            raise
+    except BaseException:
+        response.abandon()
+        raise
+    return response
 
 
 def patch(view: RequestView, signals: Signals, pool: Pool) -> tuple[bytes, list[str]]:
@@ -224,8 +227,8 @@ def patch(view: RequestView, signals: Signals, pool: Pool) -> tuple[bytes, list[
     if pool.clamps and pool.context_tokens and signals.max_output_tokens:
         fits = max(16, pool.context_tokens - signals.prompt_tokens)
         for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
-            value = view.body.value(name)
-            if isinstance(value, int) and value > fits:
+            value = view.number(name)
+            if value is not None and value > fits:
                 changes[name] = str(fits).encode()
                 changed.append(f"{name} lowered from {value} to {fits}")
     if pool.settings.usage == "ask" and view.stream and view.protocol in {"chat", "completions"}:

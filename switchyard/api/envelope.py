@@ -93,7 +93,8 @@ def _message(inner: dict[str, Any], found: Any, content_type: str, body: bytes, 
 def _detail(value: Any) -> str:
     """One entry of a validation list (FastAPI's shape): where and what."""
     if isinstance(value, dict) and "msg" in value:
-        place = ".".join(map(str, value.get("loc", [])))
+        where = value.get("loc")
+        place = ".".join(map(str, where)) if isinstance(where, list) else ""
         return f"{place}: {value['msg']}" if place else str(value["msg"])
     return str(value)
 

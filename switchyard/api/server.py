@@ -124,6 +124,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._deadline_s = 0.0  # for the part of a request that is awaited; 0: none
         self._blocked_since_s = 0.0
+        self._unparsed_left = 0  # bytes of a body that come without the parser
 
     # ---- limits ----
 
@@ -161,16 +162,43 @@ class GatewayProtocol(HttpToolsProtocol):
         """Parse what came."""
         if self._ignoring:
             return
+        if self._unparsed_left:
+            self._take_unparsed(data)
+            return
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._ignoring = True  # answered as a plain request; the parser is of no use after it
-            if self._exchange is not None:
-                self._exchange.keep_alive = False
+        except httptools.HttpParserUpgrade as upgrade:
+            self._go_on_without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             if not self._ignoring:
                 cause = error.__context__
                 self._answer_and_close(cause if isinstance(cause, GatewayError) else _not_http(error))
+
+    def _go_on_without_upgrade(self, rest: bytes) -> None:
+        """An offer to switch protocols (Java's client makes one with every request) is not taken up.
+
+        The parser stops at the head then: the body is read here, and the connection closes after the answer.
+        """
+        exchange = self._exchange
+        if exchange is None:  # an upgrade that uvicorn has been asked for
+            self._ignoring = True
+            return
+        exchange.keep_alive = False
+        if self._unparsed_left and rest:
+            self._take_unparsed(rest)
+
+    def _take_unparsed(self, data: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            return
+        self._deadline_s = self.loop.time() + BODY_STALL_S
+        piece = data[: self._unparsed_left]
+        self._unparsed_left -= len(piece)
+        exchange.take(piece)
+        if not self._unparsed_left:
+            self._ignoring = True
+            self._deadline_s = 0.0
+            exchange.begin(self.server_state.tasks)
 
     def pause_writing(self) -> None:
         """The client reads slower than we write."""
@@ -293,6 +321,10 @@ class GatewayProtocol(HttpToolsProtocol):
         """The request is complete."""
         if self._ignoring:
             return
+        if self._exchange is not None and self.parser.should_upgrade():
+            self._unparsed_left = self._exchange.announced_bytes
+            if self._unparsed_left:
+                return
         self._deadline_s = 0.0
         if self._exchange is None:
             super().on_message_complete()
@@ -365,6 +397,7 @@ class Exchange:
         self._answered = False
         self._complete = False
         self._chunked = False
+        self._open_ended = False  # the body's length is not announced: an error event can still be put in
         self._stream = False
         self._pause: Callable[[], None] | None = None
         self._resume: Callable[[], None] | None = None
@@ -406,6 +439,11 @@ class Exchange:
                 raise self._too_large()
         if self._door.draining:
             raise Draining("the gateway is shutting down; ask another one", retry_after_s=5)
+
+    @property
+    def announced_bytes(self) -> int:
+        """Content-Length of the request; 0 without one."""
+        return next((int(v) for n, v in self.headers if n == b"content-length" and v.isdigit()), 0)
 
     def take(self, body: bytes) -> None:
         """A piece of the body."""
@@ -462,6 +500,7 @@ class Exchange:
             if name == b"content-type" and value.startswith(b"text/event-stream"):
                 self._stream = True
         lines.append(b"x-request-id: " + (self.client_request_id or self.request_id).encode("ascii") + b"\r\n")
+        self._open_ended = length is None
         if length is not None:
             lines.append(b"content-length: %d\r\n" % length)
         elif self._protocol.parser is not None and self._protocol.parser.get_http_version() == "1.0":
@@ -506,7 +545,7 @@ class Exchange:
         """See `relay.Client`."""
         if self._complete or self.client_left:
             return
-        if self._stream and self._chunked:
+        if self._stream and self._open_ended:
             self.write(stream_error(self.endpoint.protocol, error, between_events, tail))
             self.keep_alive = False
             self.finish()

@@ -60,6 +60,7 @@ def run(given: argparse.Namespace) -> int:
     try:
         gateway = Gateway(policy, secrets, source=source)
     except OSError as error:
+        listener.close()
         raise CommandFailed(f"can't open the decision log {error.filename}: {error.strerror}") from None
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
@@ -102,9 +103,13 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
     except OSError as error:
         hint = (
             "another process listens there: choose another --port" if error.errno == 98 else "choose another --host or --port"

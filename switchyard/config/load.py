@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from switchyard.config.policy import Condition, Policy
+from switchyard.config.policy import Policy
 from switchyard.config.references import Path as KeyPath
 from switchyard.config.references import find_dangling, nearest
 from switchyard.config.vocabulary import SIGNALS
@@ -28,6 +28,7 @@ MAX_NODES = 20_000  # aliases included: nine levels of nine aliases each would b
 MAX_DEPTH = 32
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PLAIN_TAGS = frozenset({"str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value"})
 _VARIABLE = re.compile(r"\$\{([^}:]*)(?::-([^}]*))?\}")
 _QUOTED = {"'", '"', "|", ">"}
 _INT = re.compile(r"-?(0|[1-9][0-9]*)")
@@ -129,6 +130,8 @@ def read_secrets(policy: Policy, file: str, environment: Mapping[str, str] = os.
             state = "empty" if variable in environment else "not set"
             message = f"the environment variable {variable} is {state}"
             problems.append(Problem(file, 1, 1, key, message, f"export {variable}=..., or leave the key out"))
+        elif not found.strip(" ,"):
+            problems.append(Problem(file, 1, 1, key, f"{variable} holds commas and no key", "separate keys with single commas"))
         elif not found.isascii() or not found.isprintable():
             problems.append(Problem(file, 1, 1, key, f"{variable} holds characters that no header can carry", "use ASCII"))
         return found
@@ -201,7 +204,7 @@ class _Document:
         if len(path) > MAX_DEPTH:
             raise _TooMuch(f"the file is nested more than {MAX_DEPTH} levels deep")
         self.places.setdefault(path, (node.start_mark.line + 1, node.start_mark.column + 1))
-        if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.startswith("tag:yaml.org,2002:python"):
+        if node.tag.removeprefix("tag:yaml.org,2002:") not in _PLAIN_TAGS:
             self.add(path, f"the tag {node.tag} is not allowed", "plain values only")
             return None
         if isinstance(node, yaml.MappingNode):
@@ -220,9 +223,9 @@ class _Document:
                 continue
             here = (*path, key)
             if key in found:
-                first = self.places[here][0]
-                self._mark(here, key_node)
-                self.add(here, f"the key {key} is given twice", f"first on line {first}")
+                line, column = key_node.start_mark.line + 1, key_node.start_mark.column + 1
+                hint = f"first on line {self.places[here][0]}"
+                self.problems.append(Problem(self.file, line, column, _dotted(here), f"the key {key} is given twice", hint))
                 continue
             self._mark(here, key_node)
             if key_node.style not in _QUOTED and (surprise := _surprise(key)):
@@ -278,8 +281,11 @@ class _Document:
             place = self._place(detail["loc"], detail["type"] in {"missing", "extra_forbidden"})
             grouped.setdefault(place, []).append(detail)
         for path, details in grouped.items():
-            if _dotted(path) in refused:
-                continue
+            inner = any(other[: len(path)] == path and other != path for other in grouped)
+            if _dotted(path) in refused or (inner and details[0]["type"] == "too_short"):
+                continue  # an entry that was refused already is not missed, too
+            if details[0]["type"] == "condition" and any(key.startswith(f"{_dotted(path)}.") for key in refused):
+                continue  # what can't be read can't be compared
             message, hint = _explain(path, details)
             self.add(path, message, hint)
 
@@ -315,7 +321,7 @@ def _dotted(path: KeyPath) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
-_TYPE_NAMES = re.compile(r"\[key\]|int|float|str|bool|Test|embedded|model|local|constrained-\w+")
+_TYPE_NAMES = re.compile(r"\[key\]|int|float|str|bool|Test|embedded|model|local|value|values|test|constrained-\w+")
 
 
 def _is_type_name(step: str | int) -> bool:
@@ -342,7 +348,7 @@ def _explain(path: KeyPath, details: list[ErrorDetails]) -> tuple[str, str]:
     if kind == "signal":
         return f"there is no signal {name}", nearest(name, [*SIGNALS, "header.NAME"])
     if kind == "too_short":
-        return "at least one entry is expected", ""
+        return "at least 1 entry is expected", ""
     if kind == "union_tag_invalid":
         return f"type {context['tag']} is not known", f"one of {context['expected_tags']}"
     if kind == "union_tag_not_found":
@@ -371,7 +377,9 @@ def _expected(detail: ErrorDetails) -> str:
 
 
 def _plain(value: Any) -> str:
-    return {True: "true", False: "false", None: "nothing"}.get(value, str(value)) if not isinstance(value, str) else str(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "nothing" if value is None else str(value)
 
 
 def _known_keys(path: KeyPath) -> list[str]:
@@ -393,8 +401,6 @@ def _find_model(annotation: Any) -> type[BaseModel] | None:
     """The block inside an annotation like `dict[str, Pool]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    if annotation is Condition:
-        return None
     for inner in getattr(annotation, "__args__", ()):
         if (found := _find_model(inner)) is not None:
             return found

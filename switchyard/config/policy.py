@@ -10,7 +10,17 @@ import re
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Strict,
+    Tag,
+    model_validator,
+)  # fmt: skip
 from pydantic_core import PydanticCustomError
 
 from switchyard.config.vocabulary import HEADER_PREFIX, SIGNALS, Kind
@@ -24,6 +34,7 @@ Capability = Literal["tools", "structured_output", "images", "audio"]
 Balance = Literal["prefix", "least_tokens", "p2c", "round_robin", "random"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[1-9][0-9]{0,4})?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -45,7 +56,7 @@ def _url(value: str) -> str:
         port = parts.port
     except ValueError as error:
         raise PydanticCustomError("url", "not a URL: {reason}", {"reason": str(error)}) from None
-    if parts.scheme != "http" or not parts.hostname:
+    if parts.scheme != "http" or not parts.hostname or not _HOST.fullmatch(parts.netloc.rpartition("@")[2]):
         raise PydanticCustomError("url", "an engine's URL is expected, like http://10.0.0.1:8000")
     if parts.username or parts.password:
         raise PydanticCustomError("url", "no user name or password in a URL: name the pool's key with api_key_env")
@@ -58,6 +69,11 @@ def _state(value: str) -> str:
     if value != "memory" and not value.startswith(("redis://", "rediss://")):
         raise PydanticCustomError("state", "memory or redis://host:6379/0 is expected")
     return value
+
+
+def _whole(value: Any) -> Any:
+    """Literals compare by value: keep 1.0 and true from passing for 1."""
+    return value if type(value) is int else str(value)
 
 
 def _turns(value: str) -> str:
@@ -74,7 +90,7 @@ EngineUrl = Annotated[str, AfterValidator(_url)]
 class Block(BaseModel):
     """What all blocks share: immutable, no unknown keys, no silent conversions."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class Server(Block):
@@ -222,7 +238,16 @@ class Test(Block):
         return self
 
 
-Condition = Scalar | Annotated[Listed[Scalar], Field(min_length=1)] | Test
+def _form(value: Any) -> str:
+    return "test" if isinstance(value, dict | Test) else "values" if isinstance(value, list | tuple) else "value"
+
+
+Condition = Annotated[
+    Annotated[Scalar, Tag("value")]
+    | Annotated[Annotated[Listed[Scalar], Field(min_length=1)], Tag("values")]
+    | Annotated[Test, Tag("test")],
+    Discriminator(_form),
+]
 
 
 def _signal(name: str) -> str:
@@ -397,7 +422,7 @@ class Route(Block):
 class Policy(Block):
     """The whole file."""
 
-    version: Literal[1]
+    version: Annotated[Literal[1], BeforeValidator(_whole)]
     """Version of this format; 1."""
     server: Server = Server()
     """The gateway process itself."""

@@ -60,13 +60,22 @@ def _used_pools(routes: dict[Any, Any]) -> Iterator[tuple[Path, Any]]:
 
 def _replica_repeats(pools: dict[Any, Any]) -> Iterator[Finding]:
     for pool, block in pools.items():
-        seen: dict[str, int] = {}
+        seen: set[str] = set()
         for i, entry in enumerate(_sequence(_mapping(block).get("replicas"))):
             url = entry if isinstance(entry, str) else _mapping(entry).get("url")
-            for name in {url, _mapping(entry).get("name")} - {None}:
-                if name in seen:
-                    yield ("pools", pool, "replicas", i), f"{name} is listed twice", "one entry for each engine"
-                seen[str(name)] = i
+            name = _mapping(entry).get("name")
+            place = _host_and_port(url) if isinstance(url, str) else None
+            for word in {place, name if isinstance(name, str) else place} - {None}:
+                if word in seen:
+                    yield ("pools", pool, "replicas", i), f"{word} is listed twice", "one entry for each engine"
+                    break
+                seen.add(str(word))
+
+
+def _host_and_port(url: str) -> str:
+    """What a URL is told apart by, and called when it has no name: host and port."""
+    place = url.removeprefix("http://").rstrip("/")
+    return place if ":" in place.rpartition("]")[2] else f"{place}:80"
 
 
 def _mapping(value: Any) -> dict[Any, Any]:

@@ -45,6 +45,12 @@ def _pool_changes(name: str, old: Policy, new: Policy) -> Iterator[str]:
         yield f"pool {name}: replica {label} is new"
     for label in sorted(labels_before - labels_after):
         yield f"pool {name}: replica {label} is drained: it gets nothing new, and what runs on it may end"
+    were = {r.label: r for r in before.replicas}
+    for replica in after.replicas:
+        old_replica = were.get(replica.label)
+        if old_replica is not None and old_replica != replica:
+            keys = ", ".join(f"{k} is {_short(getattr(replica, k))}" for k in _differing(old_replica, replica))
+            yield f"pool {name}: replica {replica.label}: {keys}"
     for key in _differing(before, after):
         if key != "replicas":
             yield f"pool {name}: {key} is {_short(getattr(after, key))}, was {_short(getattr(before, key))}"

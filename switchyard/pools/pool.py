@@ -124,8 +124,8 @@ class Pool:
         """
         if only is not None:
             exclude = {*exclude, *(r.label for r in self.replicas if r.label != only)}
-        if not self._waiting and (lease := self._place(key, tokens, exclude)) is not None:
-            return lease
+        if all(w.exclude for w in self._waiting) and (lease := self._place(key, tokens, exclude)) is not None:
+            return lease  # nobody waits who could have taken this place
         left = [r for r in self.replicas if r.label not in exclude]
         if not left:
             return None
@@ -152,23 +152,25 @@ class Pool:
         finally:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
+                self.wake()
 
     def has_free(self, exclude: Collection[str]) -> bool:
         """Whether a replica besides these would take a request now."""
         return any(r.available and r.label not in exclude for r in self.replicas)
 
     def wake(self) -> None:
-        """Give free places to those who wait, in their order."""
-        while self._waiting:
-            first = self._waiting[0]
-            lease = self._place(first.key, first.tokens, first.exclude)
+        """Give free places to those who wait, in their order; who can't use a place lets the next one have it."""
+        for waiter in tuple(self._waiting):
+            lease = self._place(waiter.key, waiter.tokens, waiter.exclude)
             if lease is None:
-                return
-            self._waiting.popleft()
-            if first.lease.done():  # it left in this very moment
+                if not waiter.exclude:
+                    return
+                continue
+            self._waiting.remove(waiter)
+            if waiter.lease.done():  # it left in this very moment
                 lease.release()
             else:
-                first.lease.set_result(lease)
+                waiter.lease.set_result(lease)
 
     def _place(self, key: str, tokens: int, exclude: Collection[str]) -> Lease | None:
         now_s = asyncio.get_running_loop().time()

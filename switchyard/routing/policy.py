@@ -107,7 +107,7 @@ def decide_by_facts(name: str, route: Route, candidates: Candidates, signals: Si
         return Decision(name, asked, (), "asked", ("the client asks for this pool",))
     for rule in route.rules:
         if rule.use in candidates.pools and matches(rule, signals):
-            fallbacks = larger(rule.use, candidates.pools)
+            fallbacks = _fallbacks(rule.use, route, candidates)
             return Decision(
                 name, rule.use, fallbacks, "rule", (f"rule: {describe(rule, signals)}",), hold_turns=turns_to_hold(rule)
             )
@@ -125,18 +125,20 @@ def decide_by_score(name: str, route: Route, candidates: Candidates, outcomes: S
     if scored is None or scored.p is None:
         pool = nearest_capable(route.default_pool, route, candidates)
         why = f"otherwise: {notes[0]}" if notes else "otherwise: the route has no classifier"
-        return Decision(name, pool, larger(pool, candidates.pools), "otherwise", (why, *notes[1:]), degraded=degraded)
+        return Decision(name, pool, _fallbacks(pool, route, candidates), "otherwise", (why, *notes[1:]), degraded=degraded)
     for step in route.choose:
         if step.use in candidates.pools and (step.p_at_least is None or scored.p >= step.p_at_least):
             limit = f" >= {step.p_at_least:g}" if step.p_at_least is not None else _below(route, candidates, scored.p)
             return Decision(
-                name, step.use, larger(step.use, candidates.pools), "score",
+                name, step.use, _fallbacks(step.use, route, candidates), "score",
                 (f"p {scored.p:.2f}{limit} by {scored.by}", *notes),
                 scored.p, scored.by, degraded,
             )  # fmt: skip
     pool = nearest_capable(route.default_pool, route, candidates)
     reason = f"otherwise: p {scored.p:.2f} by {scored.by} reaches no threshold"
-    return Decision(name, pool, larger(pool, candidates.pools), "otherwise", (reason, *notes), scored.p, scored.by, degraded)
+    return Decision(
+        name, pool, _fallbacks(pool, route, candidates), "otherwise", (reason, *notes), scored.p, scored.by, degraded
+    )
 
 
 def keep_session(decision: Decision, held: str | None, candidates: Candidates) -> Decision:
@@ -149,9 +151,14 @@ def keep_session(decision: Decision, held: str | None, candidates: Candidates) -
     return replace(decision, pool=held, fallbacks=larger(held, candidates.pools), kind="held", reasons=reasons)
 
 
-def hold(name: str, pool: str, why: str, candidates: Candidates) -> Decision:
+def hold(name: str, route: Route, pool: str, why: str, candidates: Candidates) -> Decision:
     """The decision that the session made before."""
-    return Decision(name, pool, larger(pool, candidates.pools), "held", (why,))
+    return Decision(name, pool, _fallbacks(pool, route, candidates), "held", (why,))
+
+
+def _fallbacks(pool: str, route: Route, candidates: Candidates) -> tuple[str, ...]:
+    """The larger pools that can serve the request. Only `choose` says which pool is larger than which."""
+    return larger(pool, [step.use for step in route.choose if step.use in candidates.pools])
 
 
 def larger(pool: str, pools: Sequence[str]) -> tuple[str, ...]:

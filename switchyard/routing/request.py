@@ -27,6 +27,8 @@ Items = list["Item"]
 
 
 NULL = msgspec.Raw(b"null")
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding a value can raise: an odd shape, broken UTF-8, a number beyond all floats, a nesting beyond the limit."""
 
 
 class Item(msgspec.Struct, gc=False):
@@ -72,6 +74,7 @@ _ITEMS = msgspec.json.Decoder(list[Item])
 _PARTS = msgspec.json.Decoder(list[Part])
 _ITEM = msgspec.json.Decoder(Item)
 _PART = msgspec.json.Decoder(Part)
+_WHOLE = msgspec.json.Decoder(int)
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -116,8 +119,8 @@ class Body:
             return None
         try:
             return msgspec.json.decode(found)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise InvalidRequest(f"{name} is not valid UTF-8 text", param=name) from None
+        except UNREADABLE as error:
+            raise InvalidRequest(f"{name} can't be read: {error}", param=name) from None
 
     def size(self, *names: str) -> int:
         """Bytes that these top-level values take together."""
@@ -217,6 +220,16 @@ class RequestView:
         found = self.body.fields.get("stream")
         return found is not None and bytes(found) == b"true"
 
+    def number(self, name: str) -> int | None:
+        """A top-level whole number; None when it is missing or something else."""
+        found = self.body.fields.get(name)
+        if found is None:
+            return None
+        try:
+            return _WHOLE.decode(found)
+        except UNREADABLE:
+            return None
+
     @lazy
     def items(self) -> Items:
         """Messages of chat and Messages, input items of Responses, in order; what can't be read is left out."""
@@ -225,7 +238,7 @@ class RequestView:
             return []
         try:
             return _ITEMS.decode(raw)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return list(_readable_items(raw))
 
     @lazy
@@ -236,7 +249,7 @@ class RequestView:
             return ()
         try:
             return tuple(_name_of(t) for t in _TOOLS.decode(found))
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return tuple(_name_of(t) for t in _readable_tools(found))
 
     @lazy
@@ -253,12 +266,12 @@ def _readable_items(raw: msgspec.Raw) -> Iterator[Item]:
         return
     try:
         entries = _RAWS.decode(raw)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return
     for entry in entries:
         try:
             yield _ITEM.decode(entry)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             if bytes(entry).startswith(b'"'):
                 yield Item(role="user", content=entry)
 
@@ -267,39 +280,47 @@ def content_parts(content: msgspec.Raw) -> list[Part]:
     """The parts of a message's content; a plain string is one text part, what can't be read is left out."""
     text = bytes(content)
     if text.startswith(b'"'):
-        return [Part(type="text", text=msgspec.json.decode(text))]
+        return [Part(type="text", text=_decoded_text(text))]
     if not text.startswith(b"["):
         return []
     try:
         return _PARTS.decode(text)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         pass
     return [part for _, part in raw_parts(content)]
+
+
+def _decoded_text(text: bytes) -> str:
+    """A JSON string; with broken UTF-8 in it, as much as can be read."""
+    try:
+        return str(msgspec.json.decode(text))
+    except UNREADABLE:
+        return text[1:-1].decode(errors="replace")
 
 
 def raw_parts(content: msgspec.Raw) -> Iterator[tuple[msgspec.Raw, Part]]:
     """The parts of a list with their JSON text; a bare string is a text part, what can't be read is left out."""
     try:
         entries = _RAWS.decode(content)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return
     for entry in entries:
         try:
             yield entry, _PART.decode(entry)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             if bytes(entry).startswith(b'"'):
-                yield entry, Part(type="text", text=msgspec.json.decode(entry))
+                yield entry, Part(type="text", text=_decoded_text(bytes(entry)))
 
 
 def _readable_tools(raw: msgspec.Raw) -> Iterator[Tool]:
     try:
         entries = _RAWS.decode(raw)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return
     for entry in entries:
         try:
             yield _TOOL.decode(entry)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             yield Tool(type="unreadable")
 
 

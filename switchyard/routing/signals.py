@@ -15,10 +15,11 @@ import msgspec
 
 from switchyard.config.vocabulary import HEADER_PREFIX, SIGNALS
 from switchyard.routing.lazy import lazy
-from switchyard.routing.request import NULL, Item, Part, RequestView, content_parts, raw_parts
+from switchyard.routing.request import NULL, UNREADABLE, Item, Part, RequestView, content_parts, raw_parts
 
 BYTES_PER_TOKEN = 4
 """English text and code, over common BPE vocabularies: 3 to 5 bytes. An estimate, and called so wherever it shows."""
+MEDIA_DEPTH = 8  # a tool result in a message is one; no protocol nests deeper
 LONG_BYTES = 256 * 1024
 MEDIA_TOKENS = 1_000  # a mid-sized picture; models differ between 250 and 1,600
 SEEN_TEXT_CHARACTERS = 4_000  # of the human's last text: enough for any surface feature
@@ -137,10 +138,8 @@ class Signals:
     @lazy
     def max_output_tokens(self) -> int:
         """The larger of the names that the protocols have for it."""
-        fields = self.view.body.fields
-        names = [n for n in ("max_tokens", "max_completion_tokens", "max_output_tokens") if n in fields]
-        values = [v for n in names if isinstance(v := self.view.body.value(n), int) and not isinstance(v, bool)]
-        return max(values, default=0)
+        names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+        return max((self.view.number(name) or 0 for name in names), default=0)
 
     # ---- conversation ----
 
@@ -185,9 +184,11 @@ class Signals:
         for item in reversed(self.view.items):
             if item.role == "tool" or item.type in _RESULT_TYPES:
                 return True
-            if item.role in {"system", "developer"}:
+            if item.role == "user" and self._has_part(item, "tool_result"):
+                return True
+            if item.role in {"system", "developer"} or (item.role == "user" and not self._is_human(item)):
                 continue
-            return item.role == "user" and self._has_part(item, "tool_result")
+            return False
         return False
 
     @lazy
@@ -424,16 +425,16 @@ def _looks_like_code(line: str) -> bool:
     return first in _CODE_WORDS and line[-1] not in ".?!"  # a sentence may begin with "if" or "use"
 
 
-def find_media(content: msgspec.Raw) -> Iterator[tuple[str, int]]:
+def find_media(content: msgspec.Raw, depth: int = 0) -> Iterator[tuple[str, int]]:
     """Kind and bytes of each media part of a message's content, those inside tool results included."""
     text = memoryview(content)
-    if bytes(text[:1]) != b"[" or not _MEDIA_MARK.search(text):
+    if bytes(text[:1]) != b"[" or depth > MEDIA_DEPTH or not _MEDIA_MARK.search(text):
         return
     for raw, part in raw_parts(content):
         if part.type in _MEDIA:
             yield _MEDIA[part.type], len(memoryview(raw))
         elif part.content is not NULL:
-            yield from find_media(part.content)
+            yield from find_media(part.content, depth + 1)
 
 
 def _may_have(content: msgspec.Raw, mark: bytes) -> bool:
@@ -447,10 +448,14 @@ def _may_have(content: msgspec.Raw, mark: bytes) -> bool:
 
 
 def _chat_calls(item: Item) -> list[tuple[str, str]]:
-    if bytes(item.tool_calls)[:1] != b"[":
+    if item.tool_calls is NULL:
+        return []
+    try:
+        calls = msgspec.json.decode(item.tool_calls)
+    except UNREADABLE:
         return []
     found = []
-    for call in msgspec.json.decode(item.tool_calls):
+    for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             found.append((str(function.get("name")), str(function.get("arguments"))))

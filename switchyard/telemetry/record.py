@@ -20,6 +20,7 @@ class Record:
         id: the request id that the client sees.
         outcome: ok, refused (by the gateway), engine_error, broken (in mid-answer), client_left.
         attempts: pool and replica of every try.
+        tries: requests written to an engine; more than attempts when a kept connection had died.
         decision: what `Decision.as_record` gives.
         signals: those that were read.
     """
@@ -42,6 +43,7 @@ class Record:
     pool: str = ""
     replica: str = ""
     attempts: list[tuple[str, str]] = field(default_factory=list)
+    tries: int = 0
     changed: list[str] = field(default_factory=list)
     status: int = 0
     outcome: str = ""

@@ -275,7 +275,7 @@ class Connection(asyncio.Protocol):
         response = self.response
         if response is None:
             return
-        if response.status and response.length is None and not self._bodyless and self._ends_with_close:
+        if exc is None and response.status and response.length is None and not self._bodyless and self._ends_with_close:
             self._complete()
             return
         if not response.head_s and self.served:

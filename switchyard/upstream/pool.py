@@ -41,7 +41,7 @@ class ConnectionPool:
         self._host = parts.hostname or ""
         self._port = parts.port or 80
         self.host_header = parts.netloc.encode("ascii")
-        self._label = label
+        self.label = label
         self._timeouts = timeouts
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
@@ -69,16 +69,16 @@ class ConnectionPool:
 
     async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
-        connection = Connection(self, self._label, loop)
+        connection = Connection(self, self.label, loop)
         try:
             async with asyncio.timeout(self._timeouts.connect_s):
                 await loop.create_connection(lambda: connection, self._host, self._port)
         except TimeoutError:
             limit = self._timeouts.connect_s
-            raise ConnectFailed(UpstreamTimeout(f"{self._label} took no connection within {limit:g} s")) from None
+            raise ConnectFailed(UpstreamTimeout(f"{self.label} took no connection within {limit:g} s")) from None
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
-            raise ConnectFailed(Unreachable(f"{self._label} can't be reached: {reason}")) from None
+            raise ConnectFailed(Unreachable(f"{self.label} can't be reached: {reason}")) from None
         self._all.add(connection)
         return connection
 
@@ -104,12 +104,12 @@ class ConnectionPool:
                     connection.abort()
                 continue
             if now_s - connection.sent_s > limits.total_s:
-                connection.fail(UpstreamTimeout(f"{self._label} did not finish within {limits.total_s:g} s"))
+                connection.fail(UpstreamTimeout(f"{self.label} did not finish within {limits.total_s:g} s"))
             elif not response.status:
                 if now_s - connection.sent_s > limits.first_byte_s:
-                    connection.fail(UpstreamTimeout(f"{self._label} did not begin to answer within {limits.first_byte_s:g} s"))
+                    connection.fail(UpstreamTimeout(f"{self.label} did not begin to answer within {limits.first_byte_s:g} s"))
             elif now_s - connection.moved_s > limits.idle_s and not connection.waiting_for_client:
-                connection.fail(UpstreamTimeout(f"{self._label} sent nothing for {limits.idle_s:g} s"))
+                connection.fail(UpstreamTimeout(f"{self.label} sent nothing for {limits.idle_s:g} s"))
 
     def close(self) -> None:
         """Close all connections; answers on their way break off."""

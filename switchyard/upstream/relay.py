@@ -90,7 +90,7 @@ class Relay:
 
 class _UsageEvent(msgspec.Struct):
     choices: list[msgspec.Raw] | None = None
-    usage: msgspec.Raw | None = None
+    usage: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _USAGE_EVENT = msgspec.json.Decoder(_UsageEvent)
@@ -104,4 +104,4 @@ def is_usage_only(event: bytes) -> bool:
         found = _USAGE_EVENT.decode(event_data(event))
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return False
-    return not found.choices and found.usage is not None and bytes(found.usage) != b"null"
+    return not found.choices and bytes(found.usage) != b"null"
