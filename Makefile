@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt docs schema test-vllm bench clean
+.PHONY: help demo test check fmt docs schema test-vllm test-agents bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ test-vllm: $(READY) ## tests against a real vLLM (builds ~/.cache/switchyard/vll
 
 BENCH := $(or $(TMPDIR),/tmp)/switchyard-bench
 PEERS ?= nginx,vllm-router,nemo-switchyard,litellm
+test-agents: $(READY) ## real agents from npm and PyPI through the gateway (root, Node.js; installs ~/.cache/switchyard/agents-* when missing)
+	$(BIN)/pytest tests/agents $(ARGS)
+
 bench: $(READY) ## speed beside peers in the same run (needs cc, two cores); PEERS=nginx,vllm-router ARGS='--rounds 3'
 	$(BIN)/python benchmarks/bench.py setup-peers --peers $(PEERS) --work $(BENCH) || true
 	SWITCHYARD_API_KEYS=sk-bench $(BIN)/python benchmarks/bench.py --work $(BENCH) --peers $(PEERS) \

@@ -350,7 +350,7 @@ class Gateway:
 
     def models(self) -> Mapping[str, dict[str, Any]]:
         """See `api.control.Gateway`."""
-        names = [*self.policy.routes, *self.policy.pools]
+        names = dict.fromkeys([*self.policy.routes, *self.policy.pools, *self._names.listed])  # exact aliases, too
         return {name: card for name in names if (card := self.model(name)) is not None}
 
     def model(self, name: str) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from switchyard import __version__
 from switchyard.api.auth import Keys
@@ -20,6 +21,7 @@ from switchyard.errors import (
     GatewayError,
     InvalidRequest,
     MethodNotAllowed,
+    RequestTimeout,
     Unauthorized,
     UnknownModel,
     UnknownPath,
@@ -89,7 +91,8 @@ def make_control(gateway: Gateway, keys: Keys, max_body_bytes: int, lifespan: Ca
             refusal = UnknownPath(f"there is no {request.method} {request.url.path}; see /docs")
         return _error_response(request, refusal, error.status_code)
 
-    @app.head("/", include_in_schema=False)  # Claude Code asks so whether anybody is there
+    @app.head("/api/hello", include_in_schema=False)  # so Claude Code asks whether anybody is there
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def root() -> dict[str, str]:
         return {"name": "switchyard", "version": __version__, "docs": "/docs"}
@@ -162,10 +165,13 @@ def make_control(gateway: Gateway, keys: Keys, max_body_bytes: int, lifespan: Ca
 
 async def _limited_body(request: Request, limit: int) -> bytes:
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > limit:
-            raise BodyTooLarge(f"the body is longer than {limit >> 20} MiB (server.max_body_mb)")
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > limit:
+                raise BodyTooLarge(f"the body is longer than {limit >> 20} MiB")
+    except ClientDisconnect:
+        raise RequestTimeout("the body did not arrive") from None  # nobody reads this
     return bytes(body)
 
 

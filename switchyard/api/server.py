@@ -43,6 +43,7 @@ from switchyard.upstream.connection import Headers
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 200
+UNENDED_SLACK_BYTES = 64 * 1024  # the end of the request before may have come in the same piece
 HEAD_LIMIT_S = 20.0  # for a request's head to arrive
 BODY_STALL_S = 25.0  # longest pause inside a request's body
 KEEP_ALIVE_S = 75.0  # longer than the pools of common clients
@@ -124,6 +125,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._deadline_s = 0.0  # for the part of a request that is awaited; 0: none
         self._blocked_since_s = 0.0
+        self._unended_bytes = 0
         self._unparsed_left = 0  # bytes of a body that come without the parser
 
     # ---- limits ----
@@ -133,7 +135,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._blocked_since_s and now_s - self._blocked_since_s > WRITE_STALL_S:
             self.transport.abort()
         elif self._deadline_s and now_s > self._deadline_s:
-            if self._reading_head or self._exchange is not None:
+            if self._reading_head or self._busy():
                 self._answer_and_close(RequestTimeout("the request did not arrive in time"))
             else:
                 self.transport.close()
@@ -160,6 +162,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came."""
+        self._unset_keepalive_if_required()
         if self._ignoring:
             return
         if self._unparsed_left:
@@ -173,6 +176,10 @@ class GatewayProtocol(HttpToolsProtocol):
             if not self._ignoring:
                 cause = error.__context__
                 self._answer_and_close(cause if isinstance(cause, GatewayError) else _not_http(error))
+        if self._reading_head and not self._ignoring:  # the parser keeps a header to itself until it ends
+            self._unended_bytes += len(data)
+            if self._unended_bytes > MAX_HEAD_BYTES + UNENDED_SLACK_BYTES:
+                self._answer_and_close(_too_long_a_head())
 
     def _go_on_without_upgrade(self, rest: bytes) -> None:
         """An offer to switch protocols (Java's client makes one with every request) is not taken up.
@@ -227,9 +234,11 @@ class GatewayProtocol(HttpToolsProtocol):
         """A request begins."""
         if self._busy():  # pipelined behind a running one: RFC 9112 9.3.2 lets us close instead
             self._ignoring = True
+            if self._exchange is None:
+                self.cycle.keep_alive = False
             return
         self._reading_head = True
-        self._head_bytes = 0
+        self._head_bytes = self._unended_bytes = 0
         self._deadline_s = self.loop.time() + HEAD_LIMIT_S
         self.url = b""
         self.headers = []
@@ -257,7 +266,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) >= MAX_HEADERS:
-            raise HeadTooLarge(f"the request's head is longer than {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} headers")
+            raise _too_long_a_head()
 
     def on_headers_complete(self) -> None:
         """The head is complete: find out whose request this is."""
@@ -269,7 +278,7 @@ class GatewayProtocol(HttpToolsProtocol):
         endpoint = ENDPOINTS.get(path)
         stored = None if endpoint is not None else STORED.fullmatch(path)
         if endpoint is None and stored is None:
-            self._deadline_s = 0.0
+            self._deadline_s = self.loop.time() + BODY_STALL_S
             self._pass_to_app()
             return
         method = self.parser.get_method()
@@ -305,10 +314,10 @@ class GatewayProtocol(HttpToolsProtocol):
         """A piece of the body."""
         if self._ignoring:
             return
+        self._deadline_s = self.loop.time() + BODY_STALL_S
         if self._exchange is None:
             super().on_body(body)
             return
-        self._deadline_s = self.loop.time() + BODY_STALL_S
         try:
             self._exchange.take(body)
         except GatewayError as error:
@@ -365,6 +374,10 @@ class GatewayProtocol(HttpToolsProtocol):
         )
         self.transport.write(b"\r\n".join(lines) + body)
         self.transport.close()
+
+
+def _too_long_a_head() -> HeadTooLarge:
+    return HeadTooLarge(f"the request's head is longer than {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} headers")
 
 
 def _not_http(error: httptools.HttpParserError) -> InvalidRequest:

@@ -1,0 +1,32 @@
+"""What all tests share: the hypothesis profile, and a way to run coroutines in which blocking calls fail the test."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from blockbuster import blockbuster_ctx
+from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
+
+T = TypeVar("T")
+Run = Callable[[Coroutine[Any, Any, T]], T]
+
+set_hypothesis_home_dir(Path(__file__).parents[1] / ".pytest_cache" / "hypothesis")
+
+settings.register_profile("dev", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture(scope="session")
+def run() -> Run[Any]:
+    """Runs a coroutine to its end in a loop of its own; a blocking call in the loop is an error."""
+
+    def run_it(coroutine: Coroutine[Any, Any, T]) -> T:
+        with blockbuster_ctx():
+            return asyncio.run(coroutine)
+
+    return run_it

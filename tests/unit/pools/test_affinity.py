@@ -1,0 +1,119 @@
+"""A conversation stays where its cache is: at home, or where it went when its home was gone (field case F51)."""
+
+import asyncio
+from collections import defaultdict
+
+from switchyard.pools.pool import Pool
+
+from .make import pool_of
+
+KEYS = [f"session-{n}" for n in range(60)]
+
+
+async def place(pool: Pool, key: str) -> str:
+    lease = await pool.admit(key, 10)
+    lease.release()
+    return lease.replica.label
+
+
+async def places(pool: Pool) -> dict[str, str]:
+    return {key: await place(pool, key) for key in KEYS}
+
+
+def test_a_conversation_stays_on_its_replica_and_every_gateway_finds_it(run):
+    async def body() -> None:
+        pool, other = pool_of(n=3, in_flight=9, balance="prefix"), pool_of(n=3, in_flight=9, balance="prefix")
+        home = await places(pool)
+        assert set(home.values()) == {"r0", "r1", "r2"}
+        assert await places(pool) == home
+        assert await places(other) == home
+
+    run(body())
+
+
+def test_on_death_only_its_conversations_move_once_and_stay_when_it_returns(run):
+    async def body() -> None:
+        pool = pool_of(n=3, in_flight=9, balance="prefix")
+        home = await places(pool)
+        pool.replicas[0].mark("down")
+        moved = await places(pool)
+        assert all(moved[key] == home[key] for key in KEYS if home[key] != "r0")
+        assert {moved[key] for key in KEYS if home[key] == "r0"} == {"r1", "r2"}
+        assert await places(pool) == moved
+        pool.replicas[0].mark("ready")
+        assert await places(pool) == moved
+
+    run(body())
+
+
+def test_a_second_death_moves_them_again(run):
+    async def body() -> None:
+        pool = pool_of(n=3, in_flight=9, balance="prefix")
+        await places(pool)
+        pool.replicas[0].mark("down")
+        await places(pool)
+        pool.replicas[1].mark("down")
+        assert set((await places(pool)).values()) == {"r2"}
+        pool.replicas[0].mark("ready")
+        after = await places(pool)
+        assert await places(pool) == after
+
+    run(body())
+
+
+def test_a_hot_conversation_spills_over_and_comes_home_again(run):
+    async def body() -> None:
+        pool = pool_of(n=3, in_flight=50, balance="prefix")
+        home = await place(pool, "hot")
+        leases = [await pool.admit("hot", 10) for _ in range(30)]
+        counts: dict[str, int] = defaultdict(int)
+        for lease in leases:
+            counts[lease.replica.label] += 1
+        assert len(counts) == 3
+        assert max(counts.values()) <= 14  # ceil(1.25 * 31 / 3), and a little for the mean having grown
+        for lease in leases:
+            lease.release()
+        assert await place(pool, "hot") == home
+
+    run(body())
+
+
+def test_a_full_home_is_passed_over(run):
+    async def body() -> None:
+        pool = pool_of(n=2, in_flight=1, balance="prefix")
+        first = await pool.admit("s", 10)
+        second = await pool.admit("s", 10)
+        assert {first.replica.label, second.replica.label} == {"r0", "r1"}
+        first.release()
+        assert await place(pool, "s") == first.replica.label
+
+    run(body())
+
+
+def test_under_new_settings_a_replica_that_stays_keeps_its_load_and_health(run):
+    async def body() -> None:
+        pool = pool_of(n=3, in_flight=2)
+        leases = [await pool.admit("s", 10) for _ in range(3)]
+        pool.replicas[1].mark("down")
+        stays = pool.replicas[:2]
+        pool.reconfigure(pool_of(n=2, in_flight=7, balance="p2c").settings)
+        assert all(now is before for now, before in zip(pool.replicas, stays, strict=True))
+        assert [(r.state, r.limit) for r in pool.replicas] == [("ready", 7), ("down", 7)]
+        for lease in leases:
+            lease.release()
+        assert [(r.in_flight, r.tokens) for r in pool.replicas] == [(0, 0), (0, 0)]
+
+    run(body())
+
+
+def test_new_settings_with_more_room_let_those_who_wait_in(run):
+    async def body() -> None:
+        pool = pool_of(n=1, in_flight=1)
+        await pool.admit("s", 10)
+        waiting = asyncio.create_task(pool.admit("w", 10))
+        await asyncio.sleep(0)
+        assert pool.queued == 1
+        pool.reconfigure(pool_of(n=1, in_flight=2).settings)
+        assert (await waiting).replica.label == "r0"
+
+    run(body())

@@ -1,0 +1,117 @@
+"""What traffic and an engine's own numbers say about a replica: ejection, back-off, slow return, stalls (field case F08)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from switchyard.pools.evidence import (
+    FAILURES_IN_A_ROW,
+    FIRST_BACK_OFF_S,
+    LONGEST_BACK_OFF_S,
+    SLOW_START_S,
+    SLOWEST_PREFILL_TOKENS_S,
+    Evidence,
+)
+from switchyard.pools.load import EngineLoad, read_load
+
+
+def test_failures_in_a_row_are_enough_and_one_success_forgives():
+    evidence = Evidence()
+    for _ in range(3):
+        assert [evidence.note_bad() for _ in range(FAILURES_IN_A_ROW - 1)] == [False] * (FAILURES_IN_A_ROW - 1)
+        evidence.note_good()
+    assert [evidence.note_bad() for _ in range(FAILURES_IN_A_ROW)][-1] is True
+
+
+def test_the_back_off_doubles_up_to_a_limit():
+    evidence = Evidence()
+    waits = [evidence.eject(100.0)] + [evidence.extend(100.0) for _ in range(9)]
+    assert waits == [min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2**n) for n in range(10)]
+    assert evidence.back_at_s == 100.0 + LONGEST_BACK_OFF_S
+
+
+def test_after_a_good_while_the_back_off_begins_anew():
+    evidence = Evidence()
+    for _ in range(4):
+        evidence.eject(100.0)
+    evidence.readmit(200.0)
+    assert evidence.back_at_s == 0
+    assert evidence.eject(201.0) == FIRST_BACK_OFF_S * 2**4  # it came back for a second only
+    evidence.readmit(300.0)
+    assert evidence.eject(301.0 + LONGEST_BACK_OFF_S) == FIRST_BACK_OFF_S
+
+
+def test_it_comes_back_slowly():
+    evidence = Evidence()
+    assert evidence.share(5.0) == 1.0  # it never was away
+    evidence.readmit(100.0)
+    shares = [evidence.share(100.0 + SLOW_START_S * n / 10) for n in range(12)]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[10], shares[11]) == (pytest.approx(0.1), 1.0, 1.0)
+
+
+# readings: (now, running, progress, tokens in flight, stalled)
+READINGS = [
+    [(0, 2, (5, 9), 0, False), (10, 2, (5, 9), 0, False), (20, 2, (5, 9), 0, False), (21, 2, (5, 9), 0, True)],
+    [(0, 2, (5, 9), 0, False), (19, 2, (6, 9), 0, False), (39, 2, (6, 9), 0, False), (40, 2, (6, 9), 0, True)],
+    [(0, 2, (5, 9), 0, False), (15, 0, (5, 9), 0, False), (30, 2, (5, 9), 0, False), (36, 2, (5, 9), 0, True)],
+    [(0, 0, (0, 0), 0, False), (900, 0, (0, 0), 0, False)],  # idle
+    [(0, 1, (0, 9), 100_000, False), (110, 1, (0, 9), 100_000, False), (121, 1, (0, 9), 100_000, True)],  # a long prefill
+]
+
+
+@pytest.mark.parametrize("readings", READINGS, ids=range(len(READINGS)))
+def test_a_stall_is_running_work_with_nothing_moving(readings):
+    assert SLOWEST_PREFILL_TOKENS_S == 1000
+    evidence = Evidence()
+    for now_s, running, progress, tokens, stalled in readings:
+        assert evidence.stalled(running, progress, tokens, 20, now_s) is stalled, now_s
+
+
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=50))
+def test_as_long_as_something_moves_nothing_is_stalled(steps):
+    evidence, counter = Evidence(), 0
+    for n, step in enumerate(steps):
+        counter += 1 + step
+        assert not evidence.stalled(1, (counter,), 0, 20, n * 1000.0)
+
+
+VLLM = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 2.0
+vllm:num_requests_running{engine="1",model_name="m"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 4.0
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:prompt_tokens_total{engine="0"} 1.5e+03
+vllm:generation_tokens_total{engine="0"} 70.0
+vllm:generation_tokens_created{engine="0"} 1.796034828e+09
+python_gc_objects_collected_total{generation="0"} 9.0
+"""
+LLAMA = """\
+llamacpp:requests_processing 3
+llamacpp:requests_deferred 1
+llamacpp:tokens_predicted_total 12
+llamacpp:prompt_tokens_total 40
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "load"),
+    [
+        (VLLM, EngineLoad(3, 4, (70, 1500, 0.25, 0, 0))),
+        (LLAMA, EngineLoad(3, 1, (0, 0, 0, 12, 40))),
+        ("vllm:num_requests_running 0\n", EngineLoad(0, 0, (0, 0, 0, 0, 0))),
+        ("python_info 1\n", None),
+        ("", None),
+        ("<html>vllm:num_requests_running</html>", None),
+        ("vllm:num_requests_running --\n", None),
+    ],
+)
+def test_an_engines_metrics(text, load):
+    assert read_load(text) == load
+
+
+@given(st.text(max_size=200))
+def test_no_text_makes_it_fail(text):
+    assert read_load(text) is None or isinstance(read_load(text), EngineLoad)
