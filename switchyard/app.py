@@ -18,8 +18,8 @@ from fastapi import FastAPI
 
 from switchyard.api.auth import Keys
 from switchyard.api.control import make_control
+from switchyard.api.door import Door
 from switchyard.api.server import SWEEP_S as CLIENT_SWEEP_S
-from switchyard.api.server import Door
 from switchyard.config.load import PolicyError, Secrets, parse_policy, read_secrets
 from switchyard.config.policy import EmbeddedClassifier, Policy, Route
 from switchyard.config.reload import PolicyFile, describe_changes

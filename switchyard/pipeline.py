@@ -58,7 +58,7 @@ class Endpoint:
 
 
 class Exchange(Client, Protocol):
-    """One request of a client and the way back to it; `api/server.py` makes them."""
+    """One request of a client and the way back to it; `api/protocol.py` makes them."""
 
     method: bytes
     target: bytes

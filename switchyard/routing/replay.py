@@ -103,7 +103,8 @@ class Replay:
         self._record: Recorded
         self._now_s = 0.0
         self._pins = Pins(policy.server.session_ttl_s, lambda: self._now_s)
-        self._guessed: set[tuple[str, str]] = set()  # sessions whose pin the log doesn't tell
+        self._seen: set[tuple[str, str]] = set()  # sessions, by route
+        self._guessed: set[tuple[str, str]] = set()  # those whose pin the log doesn't tell
         classifiers: dict[str, Sequence[Classifier]] = {}
         steering = {}
         for name, route in policy.routes.items():
@@ -153,6 +154,8 @@ class Replay:
         key = (name, session.key)
         pin = self._pins.get(name, session)
         turns = record.signals.get("turns", 0)
+        is_late = key not in self._seen and turns > 1  # to be seen for the first time
+        self._seen.add(key)
         if pin is None and old.kind == "held" and not record.follows_stored:  # it began before the log
             self._guessed.add(key)
             pin = Pin(old.pool, turns)
@@ -162,7 +165,7 @@ class Replay:
         if target.route.use is not None or (decision.kind == "held" and (record.follows_stored or held_by_rule)):
             return decision, True
         if decision.kind in {"rule", "asked"}:
-            if pin is None and turns > 1:  # what the session had before, the log doesn't say
+            if pin is None and is_late:  # what the session had before, the log doesn't say
                 self._guessed.add(key)
             return decision, True
         if key not in self._guessed:

@@ -192,6 +192,7 @@ class Connection(asyncio.Protocol):
         self._bodyless = False
         self._paused = False
         self._lost = False
+        self._unasked = False  # bytes came that no request has asked for
         self.response: Response | None = None
         self.served = 0
         self.sent_s = 0.0  # when the request was written
@@ -267,6 +268,8 @@ class Connection(asyncio.Protocol):
             self.fail(Unreachable(f"{self._label} answered with a protocol switch"))
         except httptools.HttpParserError as error:
             self.fail(Unreachable(f"{self._label} did not answer in HTTP: {str(error)[:120]}"))
+        if self._unasked:  # what came behind the answer would be taken for the next one
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell whoever waits."""
@@ -287,8 +290,14 @@ class Connection(asyncio.Protocol):
 
     # ---- httptools ----
 
+    def on_message_begin(self) -> None:
+        """An answer begins."""
+        self._unasked = self.response is None
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header of the answer."""
+        """One header of the answer; a trailer behind its body is not one."""
+        if self.response is None or self.response.status:
+            return
         self._headers.append((name.lower(), value))
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > MAX_HEAD_BYTES:

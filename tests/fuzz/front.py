@@ -16,7 +16,9 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from switchyard.api.auth import Keys
-from switchyard.api.server import Door, Exchange, GatewayProtocol
+from switchyard.api.door import Door
+from switchyard.api.exchange import Exchange
+from switchyard.api.protocol import GatewayProtocol
 from switchyard.errors import Unreachable
 from switchyard.upstream.headers import to_engine
 

@@ -17,7 +17,7 @@ import msgspec
 
 from switchyard.api.envelope import engine_error_body, error_body, stream_error
 from switchyard.config.vocabulary import SIGNALS
-from switchyard.errors import LEAVES, GatewayError, InvalidRequest
+from switchyard.errors import LEAVES, BrokenStream, GatewayError, InvalidRequest
 from switchyard.routing.classify.embedded import EmbeddedClassifier
 from switchyard.routing.classify.model import read_probability
 from switchyard.routing.request import Body, RequestView
@@ -126,7 +126,7 @@ def _reference_events(stream: bytes) -> tuple[list[bytes], bytes, set[int]]:
 def _read_answer(protocol: str, pieces: list[bytes]) -> AnswerReader:
     reader = AnswerReader(protocol, True)
     for piece in pieces:
-        reader.see(piece, 1.0)
+        reader.see(piece)
     return reader
 
 
@@ -157,16 +157,38 @@ class _Client:
 
 
 def _relay(stream: bytes, sizes: list[int], events: list[bytes], rest: bytes) -> None:
-    """Hiding usage takes out usage events and nothing else."""
+    """Hiding usage takes out usage events and nothing else; an end before the end is told as one more event."""
+    ended = LOOP.run_until_complete(_relayed(stream, sizes, broken=False))
+    assert ended.ended == "complete"
+    wanted = b"".join(e for e in events if not _is_usage(e)) + rest
+    if not stream.endswith(b"\r"):
+        assert ended.got == wanted, (bytes(ended.got), wanted)
+    broken = LOOP.run_until_complete(_relayed(stream, sizes, broken=True))
+    assert broken.ended == "broken"
+    assert bytes(broken.got).rstrip().endswith(b"}}")
+
+
+async def _relayed(stream: bytes, sizes: list[int], broken: bool) -> _Client:
     client = _Client()
-    relay = Relay(client, AnswerReader("chat", True), LOOP, hide_usage=True)
+    relay = Relay(client, AnswerReader("chat", True), hide_usage=True)
     for piece in cut(stream, sizes):
         relay.feed(piece)
-    relay.end()
-    assert client.ended == "complete"
-    wanted = b"".join(e for e in events if not is_usage_only(e)) + rest
-    if not stream.endswith(b"\r"):
-        assert client.got == wanted
+    if broken:
+        relay.fail(BrokenStream("gone"))
+    else:
+        relay.end()
+    return client
+
+
+def _is_usage(event: bytes) -> bool:
+    """The same question as `is_usage_only`, by Python's own reader."""
+    try:
+        value = json.loads(event_data(event).decode())
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(value, dict) or value.get("usage") is None:
+        return False
+    return "choices" not in value or value["choices"] in (None, [])
 
 
 # ---- an engine's bytes ----
@@ -566,7 +588,7 @@ def _check_shape(protocol: str, shaped: Any, own: bool) -> None:
     found = shaped["error"]
     if own:
         assert isinstance(found["message"], str)
-        assert found["type"]
+    assert isinstance(found["type"], str)
     if protocol == "messages":
         assert shaped["type"] == "error"
     elif own:

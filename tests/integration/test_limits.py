@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.api import server
+from switchyard.api import protocol
 
 from .client import PATHS, Client, ask, error_of, eventually, request_bytes
 from .engine import Engine, Gate, chunk, sse, stream
@@ -129,9 +129,9 @@ def test_a_head_of_agents_is_served(client: Client, engine: Engine) -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch, start: Start, engine: Engine) -> Gateway:
     """A gateway whose limits of minutes are shorter."""
-    monkeypatch.setattr(server, "HEAD_LIMIT_S", 0.5)
-    monkeypatch.setattr(server, "BODY_STALL_S", 0.5)
-    monkeypatch.setattr(server, "KEEP_ALIVE_S", 1.0)
+    monkeypatch.setattr(protocol, "HEAD_LIMIT_S", 0.5)
+    monkeypatch.setattr(protocol, "BODY_STALL_S", 0.5)
+    monkeypatch.setattr(protocol, "KEEP_ALIVE_S", 1.0)
     monkeypatch.setattr("switchyard.app.CLIENT_SWEEP_S", 0.1)
     engine.reset()
     gateway: Gateway = start(Gateway(policy({"small": pool(engine)})))
@@ -235,7 +235,7 @@ def test_a_request_that_runs_long_is_not_late(hasty: Gateway, engine: Engine) ->
 
 
 def test_a_client_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch, start: Start, engine: Engine) -> None:
-    monkeypatch.setattr(server, "WRITE_STALL_S", 0.5)
+    monkeypatch.setattr(protocol, "WRITE_STALL_S", 0.5)
     monkeypatch.setattr("switchyard.app.CLIENT_SWEEP_S", 0.1)
     engine.reset()
     gateway = start(Gateway(policy({"small": pool(engine)}), send_buffer=16_384))
