@@ -184,6 +184,14 @@ class BrokenStream(GatewayError):
     retryable = True
 
 
+class BadToolCall(GatewayError):
+    """A small pool's tool call was bad, and no larger pool could take over."""
+
+    status = 502
+    code = "bad_tool_call"
+    retryable = True
+
+
 LEAVES: tuple[type[GatewayError], ...] = (
     InvalidRequest,
     NotCapable,
@@ -203,5 +211,6 @@ LEAVES: tuple[type[GatewayError], ...] = (
     Unreachable,
     UpstreamTimeout,
     BrokenStream,
+    BadToolCall,
 )
 """All of them, for the reference page and its test."""

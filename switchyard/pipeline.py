@@ -21,6 +21,7 @@ from switchyard.config.policy import Policy
 from switchyard.config.vocabulary import SIGNALS
 from switchyard.deciding import Decider, Stored, Target
 from switchyard.errors import BrokenStream, Draining, GatewayError, InvalidRequest, UnknownModel, Unreachable
+from switchyard.escalating import Escalation, is_stream, worth_checking
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Lease
 from switchyard.routing.decision import Decision
@@ -35,7 +36,7 @@ from switchyard.telemetry.tracing import Tracing
 from switchyard.upstream.connection import Headers, Response
 from switchyard.upstream.headers import to_client
 from switchyard.upstream.pool import ConnectFailed
-from switchyard.upstream.relay import Client, Relay
+from switchyard.upstream.relay import Client, HideUsage, Relay
 from switchyard.upstream.sse import AnswerReader
 
 ERROR_BODY_BYTES = 256 * 1024  # of an engine's error answer: it is read before it is passed on
@@ -149,6 +150,7 @@ class Pipeline:
 
     async def _serve(self, exchange: Exchange, target: Target, outgoing: Outgoing, decision: Decision) -> None:
         """Send, and pass on what comes back. Place and engine connection are free again when this ends, however it ends."""
+        view = outgoing.view
         lease: Lease | None = None
         response: Response | None = None
         try:
@@ -167,7 +169,10 @@ class Pipeline:
                     refusal = await response.read(ERROR_BODY_BYTES)
                     self._pass_refusal(exchange, outgoing, decision, response, refusal)
                     return
-            await self._relay(exchange, outgoing, decision, response)
+            if target.route.check.tool_calls == "escalate" and worth_checking(view, decision, outgoing.record.pool):
+                await self._relay_checked(exchange, target, outgoing, decision, response, lease)
+            else:
+                await self._relay(exchange, outgoing, decision, response)
             self._judge(lease, outgoing.record)
         finally:
             if response is not None:
@@ -177,19 +182,52 @@ class Pipeline:
 
     async def _relay(self, exchange: Exchange, outgoing: Outgoing, decision: Decision, response: Response) -> None:
         """Pass on a good answer as it comes, and note what it tells."""
-        record, protocol = outgoing.record, outgoing.view.protocol
+        record = outgoing.record
         record.status = response.status
-        stream = _is_stream(response)
-        reader = AnswerReader(protocol, stream)
+        stream = is_stream(response)
+        reader = AnswerReader(outgoing.view.protocol, stream)
         hide_usage = stream and "usage" in record.changed
         headers = _answer_headers(response, _shown(decision, record), stream)
         exchange.start(response.status, headers, None if hide_usage else response.length)
         try:
-            broken = await Relay(exchange, reader, hide_usage).run(response)
+            broken = await Relay(exchange, reader, [HideUsage()] if hide_usage else []).run(response)
         except asyncio.CancelledError:
             if not exchange.client_left:
                 exchange.break_off(_drained(), reader.between_events, reader.tail)
             raise
+        self._note_answer(reader, broken, record, outgoing.view)
+
+    async def _relay_checked(
+        self, exchange: Exchange, target: Target, outgoing: Outgoing, decision: Decision, response: Response, lease: Lease
+    ) -> None:
+        """The same for an answer whose tool calls are looked at first; a larger pool takes over from a bad one."""
+        record, protocol = outgoing.record, outgoing.view.protocol
+        record.status = response.status
+        escalation = Escalation(self._sender, outgoing, decision)
+        reader = AnswerReader(protocol, is_stream(response))
+        try:
+            if is_stream(response):
+                exchange.start(response.status, _answer_headers(response, _shown(decision, record), True), None)
+                hide_usage = "usage" in record.changed
+                broken, last = await escalation.stream(exchange, response, reader, lease, hide_usage)
+                self._note_answer(last, broken, record, outgoing.view, stored=not record.escalation)
+                record.first_token_s = reader.first_token_s or last.first_token_s
+            else:
+                decision, answer, body = await escalation.whole(response)
+                reader.see(body)
+                exchange.start(answer.status, _answer_headers(answer, _shown(decision, record), False), len(body))
+                exchange.write(body)
+                exchange.finish()
+                self._note_answer(reader, None, record, outgoing.view)
+            if record.escalation:
+                self._decider.note_escalation(target, outgoing.affinity, outgoing.signals, record.pool)
+        finally:
+            escalation.release()
+
+    def _note_answer(
+        self, reader: AnswerReader, broken: GatewayError | None, record: Record, view: RequestView, stored: bool = True
+    ) -> None:
+        """What an answer told, into the record."""
         record.outcome = "ok" if broken is None else "broken"
         record.error = broken.code if broken is not None else ""
         usage = reader.usage()
@@ -197,11 +235,13 @@ class Pipeline:
         record.cached_tokens = usage.cached_tokens
         record.first_token_s = reader.first_token_s
         record.answer_bytes = reader.received_bytes
-        if protocol == "responses" and (response_id := reader.response_id()) is not None:
+        if stored and view.protocol == "responses" and (response_id := reader.response_id()) is not None:
             self._stored.remember(response_id, record.pool, record.replica)
 
     def _judge(self, lease: Lease, record: Record) -> None:
-        """What this answer says about the replica's health."""
+        """What this answer says about the replica's health; after an escalation, nothing: two of them made it."""
+        if record.escalation:
+            return
         pool = self._pools[record.pool]
         if record.outcome == "ok":
             pool.note_good(lease.replica)
@@ -398,10 +438,6 @@ def _shown(decision: Decision, record: Record) -> Headers:
         (b"x-switchyard-replica", record.replica.encode("ascii")),
         (b"x-switchyard-reason", reason.encode("ascii", "replace")),
     ]
-
-
-def _is_stream(response: Response) -> bool:
-    return any(n == b"content-type" and v.lower().startswith(b"text/event-stream") for n, v in response.headers)
 
 
 def _answer_headers(response: Response, shown: Headers, stream: bool) -> Headers:

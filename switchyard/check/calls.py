@@ -87,7 +87,10 @@ class Reader:
         problem: why a call must not be shown; the first one found.
         failed: the engine itself has told of a failure; calls that are open will not be completed.
         ending: the end of the message has begun; only usage can still come.
+        told: what the client was told; kept up by whoever releases messages.
     """
+
+    told: Told
 
     def __init__(self, tools: GivenTools) -> None:
         self.tools = tools

@@ -120,9 +120,13 @@ class ChatReader(Reader):
             if choice.get("finish_reason") is not None:
                 self.ending = True
                 self.judge(thread, thread.open)
-            elif not entries and any(isinstance(v, str) and v for name, v in delta.items() if name != "role"):
+                only_text = False
+            elif entries:
+                only_text = False
+            elif any(isinstance(v, str) and v for name, v in delta.items() if name != "role"):
                 self.judge(thread, _complete(thread))
-            only_text = only_text and not entries and choice.get("finish_reason") is None
+            elif thread.open:
+                only_text = False  # it says nothing, so it may as well keep its place
         return touched, only_text
 
     def end(self) -> None:
@@ -156,7 +160,9 @@ class ChatReader(Reader):
             self.judge(thread, [one for one in _complete(thread) if one is not call])
         function = as_dict(entry.get("function") or entry.get("custom"))
         name = function.get("name")
-        if isinstance(name, str) and name != call.name:  # some repeat it, some send it in pieces
+        if isinstance(name, str) and name not in ("", call.name):  # some repeat it, some send it in pieces
+            if call.judged:
+                return self.blame(thread, "a call changes its name after its end")
             call.name += name
         text = function.get("arguments", function.get("input"))
         if isinstance(text, str):

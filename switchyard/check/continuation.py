@@ -5,11 +5,11 @@ The second stream is not checked again. Where it breaks off or tells of an error
 
 from __future__ import annotations
 
+from switchyard.check.calls import Told
 from switchyard.check.chat import ChatContinuation, ChatTold
 from switchyard.check.events import BOM, made, read_event, rewritten
-from switchyard.check.gate import Carried
 from switchyard.check.messages import MessagesContinuation, MessagesTold
-from switchyard.check.responses import ResponsesContinuation
+from switchyard.check.responses import ResponsesContinuation, ResponsesTold
 from switchyard.upstream.sse import EventSplitter
 
 
@@ -21,7 +21,7 @@ class Continuation:
         carried: what the client was told before, from the first stream's gate.
     """
 
-    def __init__(self, protocol: str, carried: Carried) -> None:
+    def __init__(self, protocol: str, carried: Told) -> None:
         self._splitter = EventSplitter()
         self._begun = False
         self._adapter: ChatContinuation | MessagesContinuation | ResponsesContinuation
@@ -30,6 +30,7 @@ class Continuation:
         elif isinstance(carried, MessagesTold):
             self._adapter = MessagesContinuation(carried)
         else:
+            assert isinstance(carried, ResponsesTold), protocol
             self._adapter = ResponsesContinuation(carried)
 
     def feed(self, data: bytes) -> bytes:

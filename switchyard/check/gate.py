@@ -7,19 +7,19 @@ is bad nothing more goes out: what was released is a good beginning of an answer
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
-from switchyard.check.calls import Call
-from switchyard.check.chat import ChatReader, ChatTold
+from switchyard.check.calls import Call, Reader, Told
+from switchyard.check.chat import ChatReader
 from switchyard.check.events import DONE, Message, read_event, rewritten
-from switchyard.check.messages import MessagesReader, MessagesTold
-from switchyard.check.responses import ResponsesReader, ResponsesTold
+from switchyard.check.messages import MessagesReader
+from switchyard.check.responses import ResponsesReader
 from switchyard.check.tools import GivenTools
 from switchyard.upstream.sse import EventSplitter
 
 MAX_HELD_BYTES = 32 * 1024 * 1024  # an event for a token takes some 250 bytes
 
-Carried = ChatTold | MessagesTold | ResponsesTold
-_READERS: dict[str, type[ChatReader] | type[MessagesReader] | type[ResponsesReader]] = {
+_READERS: dict[str, Callable[[GivenTools], Reader]] = {
     "chat": ChatReader,
     "messages": MessagesReader,
     "responses": ResponsesReader,
@@ -51,7 +51,7 @@ class StreamGate:
         return self._reader.ending
 
     @property
-    def carried(self) -> Carried:
+    def carried(self) -> Told:
         """What the client was told: where a continuation begins."""
         return self._reader.told
 

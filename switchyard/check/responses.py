@@ -201,10 +201,9 @@ class ResponsesReader(Reader):
         kind = str(message.get("type"))
         self.told.note_usage(message)
         touched: list[Call] = []
+        whole = [one for one in dicts(as_dict(message.get("response")).get("output")) if one.get("type") in CALL_TEXTS]
         if kind in _ENDINGS:
-            self.ending = True
-            if kind != "response.failed":
-                self.end()
+            self._read_ending(kind, whole)
         item = as_dict(message.get("item"))
         if item.get("type") in CALL_TEXTS:
             touched.append(self._read_item(kind, message, item))
@@ -212,12 +211,20 @@ class ResponsesReader(Reader):
             touched.append(self.add(self._thread, self._find(message), str(message.get("delta") or "")))
         elif kind in _CALL_DONE:
             touched.append(self._hear(self._find(message), message.get("name"), message.get(_CALL_DONE[kind])))
-        for whole in dicts(as_dict(message.get("response")).get("output")):
-            if whole.get("type") in CALL_TEXTS:
-                touched.append(self._read_whole(whole))
+        touched += map(self._read_whole, whole)
         if kind in {"error", "response.failed"} and self.problem is None:
             self.failed = True
         return touched, False
+
+    def _read_ending(self, kind: str, whole: list[Message]) -> None:
+        """Calls that had no end of their own have it here, and may be told as a whole only here."""
+        self.ending = True
+        for item in whole:
+            call = next((self._by_key[key] for key in _keys({"item": item}) if key in self._by_key), None)
+            if call is not None and not call.judged:
+                self._hear(call, item.get("name"), item.get(CALL_TEXTS[item["type"]]))
+        if kind != "response.failed":
+            self.end()
 
     def _find(self, message: Message) -> _ItemCall:
         keys = _keys(message)

@@ -73,8 +73,8 @@ def find_warnings(policy: Policy, file: str, environment: Mapping[str, str]) -> 
                 "consider max_output_tokens: clamp"
             )
     for name, route in policy.routes.items():
-        if route.check.tool_calls == "escalate":
-            yield f"routes.{name}.check.tool_calls: escalate has no effect in this version; calls pass unchecked"
+        if route.check.tool_calls == "escalate" and len(route.choose) < 2:
+            yield f"routes.{name}.check.tool_calls: escalate needs a larger pool in choose to go to; calls pass unchecked"
         if route.share is not None and route.share.pool not in {step.use for step in route.choose}:
             yield f"routes.{name}.share: pool {route.share.pool} is not in choose: no scored decision can go there"
         if (route.share is not None or route.pressure is not None) and not route.classify:

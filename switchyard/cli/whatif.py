@@ -224,7 +224,7 @@ def _describe_bad(report: dict[str, Any]) -> Iterator[str]:
     bad = report["bad_lines"]
     if bad["count"]:
         yield ""
-        yield f"{bad['count']:,} bad lines were left out:"
+        yield f"{bad['count']:,} bad line{'s were' if bad['count'] > 1 else ' was'} left out:"
         yield from (f"  {b['file']}:{b['line']}: {b['why']}" for b in bad["first"])
 
 

@@ -20,6 +20,14 @@ from switchyard.config.vocabulary import CAPABILITIES, HEADER_PREFIX, PROTOCOLS,
 from switchyard.routing.decision import Outcome
 from switchyard.routing.signals import Signals
 
+ALWAYS_RECORDED = (
+    "prompt_tokens", "max_output_tokens", "turns", "tool_loop", "tools", "tool_calls_in_history", "tool_errors_in_a_row",
+    "repeated_call", "images", "audio", "structured_output", "reasoning_effort", "code_share", "language", "request_class",
+    "client", "hour",
+)  # fmt: skip
+"""Signals that a record should have whether or not they were read for the decision: without them another policy can't be
+tried on it. Protocol, stream and the key's name stand in the record anyway."""
+
 _TYPES: Mapping[Kind, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": (int, float), "text": (str,)}
 _HOLDS = re.compile(r"(?:^|[ ;])(\S+) holds (\d+) tokens")  # how routing.policy says that a context is too short
 _STORED = "is stored there"  # how the decider says that only one replica can answer

@@ -154,7 +154,8 @@ class Replay:
         key = (name, session.key)
         pin = self._pins.get(name, session)
         turns = record.signals.get("turns", 0)
-        is_late = key not in self._seen and turns > 1  # to be seen for the first time
+        begins = turns <= 1 and record.signals.get("tool_loop") is False
+        is_late = key not in self._seen and not begins  # to be seen for the first time
         self._seen.add(key)
         if pin is None and old.kind == "held" and not record.follows_stored:  # it began before the log
             self._guessed.add(key)

@@ -38,6 +38,7 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "switchyard_output_tokens": ("Output tokens, as the engines counted them.", ("pool",)),
     "switchyard_policy_reloads": ("New policies while running, by result: good or refused.", ("result",)),
+    "switchyard_escalations": ("Answers that a larger pool took over since a tool call was bad.", ("route",)),
     "switchyard_usage_missing": ("Good answers in which the engine did not say how many tokens it used.", ("pool",)),
 }
 HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
@@ -103,6 +104,8 @@ class Metrics(Collector):
         counters["switchyard_requests"][(record.route, pool, record.protocol, status, record.outcome)] += 1
         if record.error:
             counters["switchyard_errors"][(record.error,)] += 1
+        if record.escalation:
+            counters["switchyard_escalations"][(record.route,)] += 1
         if record.decision:
             counters["switchyard_decisions"][(record.route, record.decision["pool"], record.decision["kind"])] += 1
             if record.decision["degraded"]:

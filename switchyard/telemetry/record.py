@@ -20,6 +20,7 @@ class Record:
         id: the request id that the client sees.
         outcome: ok, refused (by the gateway), engine_error, broken (in mid-answer), client_left.
         attempts: pool and replica of every try.
+        escalation: why a larger pool had to take over in mid-answer.
         tries: requests written to an engine; more than attempts when a kept connection had died.
         decision: what `Decision.as_record` gives.
         signals: those that were read.
@@ -42,6 +43,7 @@ class Record:
     decision: dict[str, Any] = field(default_factory=dict)
     pool: str = ""
     replica: str = ""
+    escalation: str = ""
     attempts: list[tuple[str, str]] = field(default_factory=list)
     tries: int = 0
     changed: list[str] = field(default_factory=list)
@@ -77,6 +79,8 @@ class Record:
             "bytes": {"request": self.request_bytes, "answer": self.answer_bytes},
             "tokens": {"input": self.input_tokens, "output": self.output_tokens, "cached": self.cached_tokens},
         }  # fmt: skip
+        if self.escalation:
+            line["escalation"] = self.escalation
         if self.case:
             line["case"] = self.case
         if self.client_id:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -38,19 +38,48 @@ class Client(Protocol):
         """Whom to call when the client reads slower than the engine writes, and when it has caught up."""
 
 
+class Step(Protocol):
+    """Something that a stream passes on its way: whole events come out of it."""
+
+    def feed(self, data: bytes) -> bytes:
+        """What goes on with these bytes."""
+
+    def end(self) -> bytes:
+        """What goes on when nothing more comes."""
+
+
+class HideUsage:
+    """Takes out the usage event that the gateway asked for and the client didn't."""
+
+    def __init__(self) -> None:
+        self._splitter = EventSplitter()
+
+    def feed(self, data: bytes) -> bytes:
+        """See `Step`."""
+        return b"".join(event for event in self._splitter.feed(data) if not is_usage_only(event))
+
+    def end(self) -> bytes:
+        """See `Step`."""
+        return self._splitter.rest()
+
+
 class Relay:
     """A sink that passes an answer on to a client.
 
     Args:
         client: who gets it.
-        reader: looks at each piece.
-        hide_usage: take out the usage event that the gateway asked for and the client didn't.
+        reader: looks at each piece as it comes from the engine.
+        steps: what the bytes pass on the way; without any they go on as they are, whatever they are.
+        is_over: asked after each piece when there are steps; True ends the relay without ending the client's answer.
     """
 
-    def __init__(self, client: Client, reader: AnswerReader, hide_usage: bool = False) -> None:
+    def __init__(
+        self, client: Client, reader: AnswerReader, steps: Sequence[Step] = (), is_over: Callable[[], bool] = lambda: False
+    ) -> None:
         self._client = client
         self._reader = reader
-        self._splitter = EventSplitter() if hide_usage else None
+        self._steps = steps
+        self._is_over = is_over
         self._done: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
 
     async def run(self, response: Response) -> GatewayError | None:
@@ -62,24 +91,36 @@ class Relay:
     def feed(self, data: bytes) -> None:
         """See `Sink`."""
         self._reader.see(data)
-        if self._splitter is None:
-            self._client.write(data)
+        if self._steps:
+            if self._done.done():
+                return
+            for step in self._steps:
+                data = step.feed(data)
+            if data:
+                self._client.write(data)
+            if self._is_over():
+                self._settle(None)
         else:
-            kept = b"".join(e for e in self._splitter.feed(data) if not is_usage_only(e))
-            if kept:
-                self._client.write(kept)
+            self._client.write(data)
 
     def end(self) -> None:
         """See `Sink`."""
-        if self._splitter is not None and (rest := self._splitter.rest()):
+        if self._done.done():
+            return
+        rest = b""
+        for step in self._steps:
+            rest = (step.feed(rest) if rest else b"") + step.end()
+        if rest:
             self._client.write(rest)
-        self._client.finish()
+        if not self._is_over():
+            self._client.finish()
         self._settle(None)
 
     def fail(self, error: GatewayError) -> None:
         """See `Sink`."""
-        # With a splitter only whole events have gone out.
-        between_events = self._splitter is not None or self._reader.between_events
+        if self._done.done():
+            return
+        between_events = bool(self._steps) or self._reader.between_events  # steps let whole events out
         self._client.break_off(error, between_events, self._reader.tail)
         self._settle(error)
 

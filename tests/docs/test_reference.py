@@ -74,5 +74,5 @@ def test_every_key_of_the_policy():
 
 
 def test_every_header():
-    text = page("headers").lower()
+    text = page("endpoints").lower()
     assert [h for h in HEADERS if not mentions(text, h)] == []

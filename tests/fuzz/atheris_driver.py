@@ -21,9 +21,8 @@ import atheris
 sys.path[:1] = map(str, Path(__file__).parents[1:3])
 
 with atheris.instrument_imports(include=["switchyard", "uvicorn.protocols"]):
+    from fuzz.seeds import CHOICES, SEEDS
     from fuzz.targets import TARGETS
-
-from fuzz.seeds import CHOICES, SEEDS
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from switchyard.api.protocol import GatewayProtocol
 from switchyard.errors import Unreachable
 from switchyard.upstream.headers import to_engine
 
-from .wire import Malformed, Message, read_answers, read_requests
+from .wire import Message, read_answers, read_requests
 
 MAX_BODY = 4096
 KEY = "sk-fuzz"
@@ -101,9 +101,14 @@ class Front:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._config = Config(
-            self._control, http=GatewayProtocol, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False,
-            server_header=False, proxy_headers=False,
-        )  # fmt: skip
+            self._control,
+            http=GatewayProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+        )
         self._config.load()
 
     def feed(self, pieces: list[bytes], *, keyed: bool, mood: int, leaves: bool) -> None:
@@ -255,6 +260,3 @@ def front(data: bytes) -> None:
         at += size
     pieces.append(stream[at:])
     _front.feed([p for p in pieces if p], keyed=bool(flags & 1), mood=flags >> 2, leaves=bool(flags & 2))
-
-
-__all__ = ["Front", "Malformed", "front"]

@@ -50,28 +50,29 @@ RESPONSES = {
 }
 BODIES = [
     *(json.dumps(b, ensure_ascii=ascii).encode() for b in (CHAT, MESSAGES, RESPONSES) for ascii in (True, False)),
-    b'{"model":"m","input":"hi"}', b'{ "model" : "m" , "prompt" : [ "a" , [1] ] }', b'{}', b'{"a":{"b":[1,-2.5e3,null]},"model":"\\ud800"}',
-    b'{"model":"m","messages":' + b"[" * 60 + b"]" * 60 + b"}",
+    b'{"model":"m","input":"hi"}', b'{ "model" : "m" , "prompt" : [ "a" , [1] ] }', b'{}',
+    b'{"a":{"b":[1,-2.5e3,null]},"model":"\\ud800"}', b'{"model":"m","messages":' + b"[" * 60 + b"]" * 60 + b"}",
 ]  # fmt: skip
 BODY_TOKENS = [
     b'"model"', b'"messages"', b'"input"', b'"role"', b'"content"', b'"type"', b'"text"', b'"tools"', b'"tool_calls"',
-    b'"function"', b'"name"', b'"arguments"', b'"output"', b'"tool_result"', b'"image"', b'"user"', b'"assistant"', b'"system"',
-    b'"max_tokens"', b"99999999999999999999999", b"1e999", b"-0", b'"\\ud800"', b'"\\ud83d\\ude00"', b'"\xff"', b"null", b"true",
-    b"[", b"]", b"{", b"}", b",", b":", b'"', b"\\", b"\xef\xbb\xbf", b"\xc3\x28", b"NaN", b"01", b"1.", b'"mod\\u0065l":1,',
-    b'"metadata":{"user_id":"', b'"reasoning_effort":', b'"response_format":{"type":"json_object"}', b"<system-reminder>",
+    b'"function"', b'"name"', b'"arguments"', b'"output"', b'"tool_result"', b'"image"', b'"user"', b'"assistant"',
+    b'"system"', b'"max_tokens"', b"99999999999999999999999", b"1e999", b"-0", b'"\\ud800"', b'"\\ud83d\\ude00"', b'"\xff"',
+    b"null", b"true", b"[", b"]", b"{", b"}", b",", b":", b'"', b"\\", b"\xef\xbb\xbf", b"\xc3\x28", b"NaN", b"01", b"1.",
+    b'"mod\\u0065l":1,', b'"metadata":{"user_id":"', b'"reasoning_effort":', b'"response_format":{"type":"json_object"}',
+    b"<system-reminder>",
 ]  # fmt: skip
 
 STREAMS = [
-    b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\ndata: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n'
-    b"data: [DONE]\n\n",
+    b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
+    b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\ndata: [DONE]\n\n',
     b'event: message_start\r\ndata: {"type":"message_start","message":{"usage":{"input_tokens":3}}}\r\n\r\n: ping\r\n\r\n',
     b'data: {"type":"response.created","response":{"id":"resp_1","usage":null},"sequence_number":0}\r\rdata: a\rdata: b\r\r',
     b"\xef\xbb\xbfdata:\n\n\n\r\n\r\r\n",
 ]
 STREAM_TOKENS = [
     b"\n", b"\r", b"\r\n", b"\n\n", b"data: ", b"data:", b"event: ", b": ", b'"usage":{', b'"choices":[]', b'"content":"x"',
-    b'"id":"resp_', b'"sequence_number":9', b"}", b"{", b'"', b'"prompt_tokens":', b"999999999999999999999999", b"\xff", b"[DONE]",
-    b'"cached_tokens":1', b'"input_tokens_details":{', b"null",
+    b'"id":"resp_', b'"sequence_number":9', b"}", b"{", b'"', b'"prompt_tokens":', b"999999999999999999999999", b"\xff",
+    b"[DONE]", b'"cached_tokens":1', b'"input_tokens_details":{', b"null",
 ]  # fmt: skip
 
 ANSWERS = [
@@ -91,13 +92,15 @@ HEADERS = [
     b"x-fold: a\r\n b\r\nx-high: \xff\xfe\r\ncontent-length: 3\r\ndate: now\r\nserver: x",
 ]
 HTTP_TOKENS = [
-    b"\r\n", b"\n", b"\r", b"\r\n\r\n", b": ", b":", b" ", b"\t", b"\0", b"\x0b", b"\xff", b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0",
-    b"GET ", b"POST ", b"HEAD ", b"DELETE ", b"CONNECT ", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"/v1/chat/completions",
-    b"/v1/responses/resp_1", b"/healthz", b"/v1/decision", b"Content-Length: 5\r\n", b"Content-Length: -1\r\n", b"Content-Length: 5000\r\n",
-    b"Transfer-Encoding: chunked\r\n", b"transfer-encoding: xchunked\r\n", b"Connection: close\r\n", b"connection: upgrade\r\nupgrade: websocket\r\n",
-    b"Expect: 100-continue\r\n", b"authorization: Bearer sk-fuzz\r\n", b"0\r\n\r\n", b"5\r\nhello\r\n", b"ffffffffffffffff\r\n", b"0\r\nx-trailer: 1\r\n\r\n",
-    b"x-request-id: a b\r\n", b"http://evil/v1/chat/completions", b"//", b"/../", b"%2e", b"?", b"#", b"*",
-    b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 304 x\r\n",
+    b"\r\n", b"\n", b"\r", b"\r\n\r\n", b": ", b":", b" ", b"\t", b"\0", b"\x0b", b"\xff", b"HTTP/1.1", b"HTTP/1.0",
+    b"HTTP/2.0", b"GET ", b"POST ", b"HEAD ", b"DELETE ", b"CONNECT ", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"/v1/chat/completions", b"/v1/responses/resp_1", b"/healthz", b"/v1/decision", b"Content-Length: 5\r\n",
+    b"Content-Length: -1\r\n", b"Content-Length: 5000\r\n", b"Transfer-Encoding: chunked\r\n",
+    b"transfer-encoding: xchunked\r\n", b"Connection: close\r\n", b"connection: upgrade\r\nupgrade: websocket\r\n",
+    b"Expect: 100-continue\r\n", b"authorization: Bearer sk-fuzz\r\n", b"0\r\n\r\n", b"5\r\nhello\r\n",
+    b"ffffffffffffffff\r\n", b"0\r\nx-trailer: 1\r\n\r\n", b"x-request-id: a b\r\n", b"http://evil/v1/chat/completions",
+    b"//", b"/../", b"%2e", b"?", b"#", b"*", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n",
+    b"HTTP/1.1 304 x\r\n",
 ]  # fmt: skip
 
 
@@ -111,7 +114,8 @@ def request(
 REQUESTS = [
     request(),
     request(lines="authorization: Bearer sk-fuzz\r\n") + request("GET", "/v1/responses/resp_1", b"", "x-api-key: sk-fuzz\r\n"),
-    b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n3;x=1\r\nabc\r\n0\r\nx-t: 1\r\n\r\n",
+    b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    b"5\r\nhello\r\n3;x=1\r\nabc\r\n0\r\nx-t: 1\r\n\r\n",
     b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n",
     b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nGET /readyz HTTP/1.1\r\nhost: x\r\n\r\n",
     b"GET /v1/models HTTP/1.1\r\nhost: xyz\r\n\r\n" + request(),
@@ -135,9 +139,9 @@ ERRORS = [
     b'data: {"sequence_number": 41, "response": {"id": "resp_7"}}\n\n',
 ]
 ERROR_TOKENS = [
-    b'"error":', b'"message":', b'"detail":', b'"type":', b'"code":', b'"param":', b'"loc":', b'"msg":', b"99999999999999999999999",
-    b"[", b"]", b"{", b"}", b'"', b",", b"null", b"<script", b"</script>", b"<", b">", b"\xff", b'"\\ud800"', b'"sequence_number":',
-    b'"id":"resp_', b'"logprob":', b"1e999", b'"token":"yes"',
+    b'"error":', b'"message":', b'"detail":', b'"type":', b'"code":', b'"param":', b'"loc":', b'"msg":',
+    b"99999999999999999999999", b"[", b"]", b"{", b"}", b'"', b",", b"null", b"<script", b"</script>", b"<", b">", b"\xff",
+    b'"\\ud800"', b'"sequence_number":', b'"id":"resp_', b'"logprob":', b"1e999", b'"token":"yes"',
 ]  # fmt: skip
 
 SEEDS: dict[str, tuple[list[bytes], list[bytes]]] = {

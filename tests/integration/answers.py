@@ -223,7 +223,11 @@ def _messages(engine: Engine, body: Json) -> Iterable[Step]:
         tool = body["tools"][0]
         block = {"type": "tool_use", "id": "toolu_1", "name": tool["name"], "input": example(tool["input_schema"])}
     else:
-        block = {"type": "text", "text": f"The tool said {results[-1]['content']}" if results else TEXT}
+        text = f"The tool said {results[-1]['content']}" if results else TEXT
+        wanted = (body.get("output_config") or {}).get("format") or body.get("output_format") or {}
+        if wanted.get("type") == "json_schema":
+            text = json.dumps(example(wanted["schema"]))
+        block = {"type": "text", "text": text}
     stop = "tool_use" if block["type"] == "tool_use" else "end_turn"
     message = {
         "id": f"msg_{next(_ids)}", "type": "message", "role": "assistant", "model": engine.model, "content": [block],

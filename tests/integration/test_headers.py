@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from .client import PATHS, Client, ask
+from .client import PATHS, Client, ask, request_bytes
 from .engine import Engine, chunk, head, reply
 from .gateway import Gateway, policy, pool
 
@@ -62,14 +64,41 @@ def test_other_headers_pass(client: Client, engine: Engine, kind: str) -> None:
     assert seen == given
 
 
-def test_an_upgrade_is_not_taken_up(client: Client, engine: Engine) -> None:
-    """curl --http2 offers one with every request; it may be ignored. BUG: the body is lost (400, "the body is empty")."""
-    answer = client.post(
-        *ask("chat"), [("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABk")]
-    )
+UPGRADE = [("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABk")]
+
+
+@KINDS
+@pytest.mark.parametrize("size", [10, 300_000])
+def test_an_upgrade_is_not_taken_up(client: Client, engine: Engine, kind: str, size: int) -> None:
+    """curl --http2 and Java's client offer one with every request; it may be ignored."""
+    path, body = ask(kind, "x" * size)
+    answer = client.post(path, body, UPGRADE)
     assert answer.status == 200
-    assert answer.json()["object"] == "chat.completion"
+    assert engine.last.json() == body | {"model": "acme/small"}
     assert engine.last.all("http2-settings") == []
+
+
+def test_an_upgrade_with_a_body_in_chunks(client: Client, engine: Engine) -> None:
+    path, body = ask("chat")
+    pieces = chunk(json.dumps(body).encode()) + b"0\r\n\r\n"
+    answer = client.post(path, pieces, [*UPGRADE, ("transfer-encoding", "chunked")])
+    assert answer.status in {200, 400}, answer
+    if answer.status == 200:
+        assert engine.last.json() == body | {"model": "acme/small"}
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1/models"])
+def test_an_upgrade_of_the_control_plane(client: Client, path: str) -> None:
+    assert client.get(path, UPGRADE).status == 200
+
+
+def test_an_upgrade_that_comes_piece_by_piece(client: Client, engine: Engine) -> None:
+    raw = request_bytes(*ask("chat"), UPGRADE)
+    connection = client.open()
+    for at in range(0, len(raw), 40):
+        connection.send(raw[at : at + 40])
+        time.sleep(0.002)
+    assert connection.answer().status == 200
 
 
 def test_a_websocket_is_refused(client: Client) -> None:
@@ -147,6 +176,13 @@ def test_an_odd_id_is_replaced(client: Client, engine: Engine, ids: list[str]) -
 
 def test_errors_have_an_id_too(client: Client) -> None:
     assert client.post(*ask("chat", model="nobody"), [("x-request-id", "abc-1")]).header("x-request-id") == "abc-1"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/nobody", "/nowhere"])
+def test_the_control_plane_has_ids_too(client: Client, path: str) -> None:
+    """Every response says so. BUG: those of the control plane have none."""
+    assert (client.get(path).header("x-request-id") or "").startswith("req-")
+    assert client.get(path, [("x-request-id", "abc-1")]).header("x-request-id") == "abc-1"
 
 
 # ---- trace context ----

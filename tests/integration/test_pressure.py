@@ -21,7 +21,7 @@ PIECE = sse("x" * 65_000)
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with Engine() as engine:
+    with Engine(context=None) as engine:
         yield engine
 
 
@@ -43,7 +43,7 @@ def settled(engine: Engine) -> int:
     seen = -1
     while seen != request.sent:
         seen = request.sent
-        time.sleep(0.4)
+        time.sleep(0.25)
     return seen
 
 
@@ -67,16 +67,18 @@ def test_a_whole_answer_that_begins_with_a_lot(gateway: Gateway, engine: Engine,
 
     BUG: handing over what came with the head ends with resuming the engine.
     """
-    size = 60 * MB
     body = b"x" * MB
     if framing == "length":
-        engine.play([head(200, length=size) + body, *(body for _ in range(59))])
+        steps = [head(200, length=60 * MB) + body, *([body] * 59)]
     else:
-        engine.play([head(200, chunked=True) + chunk(body), *(chunk(body) for _ in range(59)), b"0\r\n\r\n"])
-    connection = gateway.client().start(*ask("embeddings"), receive_buffer=8192)
-    sent = settled(engine)
-    assert sent < 16 * MB, f"{sent / MB:.1f} MB"
-    connection.leave()
+        steps = [head(200, chunked=True) + chunk(body), *([chunk(body)] * 59), b"0\r\n\r\n"]
+    for _ in range(6):  # how much comes with the head is up to the kernel
+        engine.reset()
+        engine.play(steps)
+        connection = gateway.client().start(*ask("embeddings"), receive_buffer=8192)
+        sent = settled(engine)
+        connection.leave()
+        assert sent < 16 * MB, f"{sent / MB:.1f} MB"
 
 
 def test_several_slow_readers_harm_no_other(gateway: Gateway, engine: Engine) -> None:

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import quantiles
 from typing import Any
 
 from .engines import Ledger, Storm
@@ -86,11 +86,15 @@ def look_for_failures(output: str) -> Iterator[str]:
 
 
 def growth(values: Sequence[float]) -> float:
-    """Median of the last quarter over the median of the second."""
+    """What is held between the big requests: the low values (first quartile) of the last quarter over those of the second."""
     quarter = len(values) // 4
-    if not quarter:
+    if quarter < 2:
         return 1.0
-    return median(values[-quarter:]) / median(values[quarter : 2 * quarter])
+    return _low(values[-quarter:]) / _low(values[quarter : 2 * quarter])
+
+
+def _low(values: Sequence[float]) -> float:
+    return quantiles(values, n=4)[0]
 
 
 def table(sent: Sequence[Sent]) -> str:

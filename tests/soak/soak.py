@@ -33,6 +33,8 @@ from soak.traffic import LONGEST_S, Traffic
 
 CALM_S = 7.0
 """Kept engine connections are closed after four seconds, probes' after five."""
+MOST_LEFT = 1.3
+"""Memory after the last request over that before the first: a thousand records and the sessions are kept."""
 FEW_FILES = 4
 """Open files that may come and go: probes."""
 
@@ -191,6 +193,8 @@ def note_resources(report: Report, first: Sample, samples: list[Sample], last: S
     limit = 1.1 if report.minutes >= 3 else 1.3  # a short run has its pools and caches still to fill
     if report.rss_mb["growth"] > limit:
         report.problems.append(f"memory grows: the last quarter has {report.rss_mb['growth']:.2f} times the second's")
+    if last.rss_mb > MOST_LEFT * first.rss_mb:
+        report.problems.append(f"{last.rss_mb:.1f} MB are held at the end, {first.rss_mb:.1f} at the beginning")
     if last.files > first.files + FEW_FILES:
         report.problems.append(f"{last.files} files are open at the end, {first.files} at the beginning")
 

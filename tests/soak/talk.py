@@ -225,9 +225,12 @@ def _first_difference(found: list[tuple[str, str]], wanted: list[tuple[str, str]
 
 
 def _difference(body: list[tuple[str, str]], wanted: list[tuple[str, str]]) -> str:
-    """What is wrong with what came before an error; the last event may be half, since it is closed before the error."""
-    if len(body) >= len(wanted):
-        return "an error came after a complete answer"
+    """What is wrong with what came before an error; the last event may be half, since it is closed before the error.
+
+    All events may have come: then only the end of the framing was missing.
+    """
+    if len(body) > len(wanted):
+        return "an error came after more than the answer"
     if not body:
         return ""
     (name, data), (right_name, right_data) = body[-1], wanted[len(body) - 1]

@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from integration.client import ask, request_bytes
 from integration.engine import SSE_TYPE, chunk, head, reply, sse
 from integration.gateway import Serve, policy, pool
 
-from .wire import Wire
+from .wire import Wire, until
 
 STREAMS = 1000
 ROUNDS = 10
@@ -134,7 +133,8 @@ async def _go(gateway: Serve, streams: dict[str, _Engine], wires: list[Wire], na
             path, body = ask("chat", "hi " * 50, stream=True, user=name)
             await wire.send(request_bytes(path, body))
             readers[name] = asyncio.create_task(_read(wire))
-        await _all_begun(streams, names[: begin + TOGETHER])
+        begun = names[: begin + TOGETHER]
+        assert await until(lambda begun=begun: streams.keys() >= set(begun), 20)
     most_mb = memory_mb(gateway.process.pid)
     for number in range(ROUNDS):
         for name in names:
@@ -158,9 +158,3 @@ async def _read(wire: Wire) -> bytes:
     assert answer.status == 200, answer.body
     assert answer.complete
     return answer.body
-
-
-async def _all_begun(streams: dict[str, _Engine], names: list[str]) -> None:
-    async with asyncio.timeout(20):
-        while not all(name in streams for name in names):
-            await asyncio.sleep(0.01)

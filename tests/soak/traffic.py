@@ -15,7 +15,7 @@ from integration.client import Answer, request_bytes
 
 from .engines import HEADER, Ledger, Plan, digest_of
 from .talk import PATHS, Conversation, Wrong, picture, read
-from .wire import Wire
+from .wire import Wire, until
 
 KINDS = ("chat", "messages", "responses")
 IDLE_S = 60.0
@@ -232,8 +232,7 @@ class Traffic:
                 if phase == "sent" and not politely:
                     sent.lines = frozenset({0, 1})  # the reset may overtake what was sent
                 if phase == "waiting":
-                    while sent.id not in self._ledger.arrived and time.monotonic() - sent.began_s < 3:
-                        await asyncio.sleep(0.01)
+                    await until(lambda: sent.id in self._ledger.arrived, 3)
                 if phase in {"middle", "late"}:
                     await self._read_a_little(wire, phase)
         finally:
@@ -257,11 +256,8 @@ class Traffic:
         random = self._random
         kind, stream = random.choice(KINDS), random.random() < 0.75
         end, at = random.choice(["reset", "close", "reset", "close", "hang"]), random.choice([-1, 0, 1, 5])
-        if at < 0:
-            allowed = {"error 504"} if end == "hang" else {"error 502"}
-        else:
-            allowed = {"event"} if stream else {"cut"}
-        sent = self._begin("broken answer", allowed)
+        before, inside = "error 504" if end == "hang" else "error 502", "event" if stream else "cut"
+        sent = self._begin("broken answer", {before if at < 0 else inside})
         plan = self._plan(sent, kind, end=end, at=at)
         talk = Conversation(kind, 0)
         talk.say(self._text())

@@ -6,17 +6,22 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from integration.client import Answer
 
 
-class Wire:
-    """One connection to the gateway; `open` makes it.
+async def until(condition: Callable[[], bool], within_s: float) -> bool:
+    """Wait for something that another thread does; whether it came true in time."""
+    for _ in range(int(within_s / 0.01)):
+        if condition():
+            return True
+        await asyncio.sleep(0.01)
+    return condition()
 
-    Attributes:
-        sent_all: whether all that was given to `send` has left this process.
-    """
+
+class Wire:
+    """One connection to the gateway; `open` makes it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

@@ -311,7 +311,7 @@ def responses(pieces: list[Piece], style: Style) -> Stream:
         response |= {"created_at": 1796035017, "model": f"model-{style.name}", "output": [], "usage": None}
     add("response.created", response=response)
     add("response.in_progress", response=response)
-    output, late = [], []
+    output, late, calls = [], [], 0
     for place, piece in enumerate(pieces):
         parts = stream.pieces(piece.text)
         if piece.kind == "call":
@@ -321,7 +321,8 @@ def responses(pieces: list[Piece], style: Style) -> Stream:
                 item["call_id"] = item_id
             else:
                 item["id"] = item_id
-            add("response.output_item.added", place, item=item, opens=not (style.llama and late))
+            add("response.output_item.added", place, item=item, opens=not (style.llama and calls))
+            calls += 1
             for part in parts:
                 add("response.function_call_arguments.delta", place, item_id=item_id, delta=part)
             whole = {**item, "arguments": piece.text, "status": "completed"}

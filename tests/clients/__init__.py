@@ -1,0 +1,1 @@
+"""The official Python SDKs of OpenAI and Anthropic, with the gateway between them and an engine."""
