@@ -79,10 +79,9 @@ def _fits(protocol: str, found: Any) -> bool:
 def _message(inner: dict[str, Any], found: Any, content_type: str, body: bytes, status: int) -> str:
     """The engine's own words, shortened; markup is never shown."""
     for value in (inner.get("message"), inner.get("detail"), found.get("error") if isinstance(found, dict) else None):
-        if isinstance(value, str) and value:
-            return value[: 4 * EXCERPT_CHARACTERS]
-        if isinstance(value, list) and value:
-            return "; ".join(_detail(v) for v in value[:5])[: 2 * EXCERPT_CHARACTERS]
+        words = value if isinstance(value, str) else "; ".join(map(_detail, value[:5])) if isinstance(value, list) else ""
+        if words.strip(" ;"):
+            return words[: 4 * EXCERPT_CHARACTERS]
     text = body[:8192].decode("utf-8", "replace")
     if "html" in content_type.lower() or text.lstrip()[:1] == "<":
         text = _TAG.sub(" ", text)

@@ -277,6 +277,10 @@ def condition_problem(name: str, condition: Any) -> str | None:
         values: tuple[Any, ...] = () if condition.is_not is None else (condition.is_not,)
     else:
         values = condition if isinstance(condition, tuple) else (condition,)
+    known = () if name.startswith(HEADER_PREFIX) else SIGNALS[name].values
+    strange = [v for v in values if known and not wrong(v) and v not in known]
+    if strange:
+        return f"{name} is never {strange[0]}, only {', '.join(known)}"
     bad = [v for v in values if wrong(v)]
     return f"{name} is {_WANTED[kind]}, not {bad[0]!r}" if bad else None
 

@@ -26,6 +26,7 @@ class SignalSpec:
 
     kind: Kind
     meaning: str
+    values: tuple[str, ...] = ()  # all that it can be, where that is known
 
 
 SIGNALS: Mapping[str, SignalSpec] = {
@@ -43,9 +44,11 @@ SIGNALS: Mapping[str, SignalSpec] = {
     "reasoning_effort": SignalSpec("text", "Effort the client asks for: none, minimal, low, medium, high, ...; or empty."),
     "code_share": SignalSpec("float", "Share (0..1) of the human's last text that looks like code."),
     "language": SignalSpec("text", "Script of the human's last text: latin, cyrillic, han, ...; empty when there is none."),
-    "request_class": SignalSpec("text", "What the agent wants it for: main, title, compaction, subagent or count."),
+    "request_class": SignalSpec(
+        "text", "What the agent wants it for: main, title, compaction, subagent or count.", REQUEST_CLASSES
+    ),
     "client": SignalSpec("text", "Who calls: claude-code, codex, opencode, cline, qwen-code, aider, openai, ...; or other."),
-    "protocol": SignalSpec("text", "Endpoint family: chat, responses, messages, completions, embeddings, ..."),
+    "protocol": SignalSpec("text", "Endpoint family: chat, responses, messages, completions, embeddings, ...", PROTOCOLS),
     "stream": SignalSpec("bool", "The client wants a stream."),
     "api_key_name": SignalSpec("text", "Which of the gateway's keys was used: key-1, key-2, ...; empty without keys."),
     "hour": SignalSpec("int", "Hour of the day (0..23) at the gateway, local time."),

@@ -163,6 +163,10 @@ class Pool:
         for waiter in tuple(self._waiting):
             lease = self._place(waiter.key, waiter.tokens, waiter.exclude)
             if lease is None:
+                left = [r for r in self.replicas if r.label not in waiter.exclude]
+                if left and not any(r.healthy for r in left):  # all went down while it waited
+                    lease = self._last_resort(left, waiter.tokens)
+            if lease is None:
                 if not waiter.exclude:
                     return
                 continue

@@ -158,7 +158,7 @@ class Signals:
             return False
         if not _may_have(item.content, b'"tool_result"'):
             # A message that is all harness (Codex's environment, say) is not a human's.
-            return b"<" not in bytes(memoryview(item.content)[:64]) or any(
+            return b"<" not in bytes(memoryview(item.content)[:256]) or any(
                 p.type in _MEDIA or _clean(p.text) for p in self._parts(item)
             )
         return any(p.type != "tool_result" and _clean(p.text) for p in self._parts(item))

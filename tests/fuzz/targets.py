@@ -27,7 +27,7 @@ from switchyard.routing.signals import Signals
 from switchyard.telemetry.record import Record
 from switchyard.upstream.connection import Connection, StaleConnection
 from switchyard.upstream.headers import to_client, to_engine
-from switchyard.upstream.relay import Relay, is_usage_only
+from switchyard.upstream.relay import HideUsage, Relay, is_usage_only
 from switchyard.upstream.sse import AnswerReader, EventSplitter, event_data
 
 from .front import front
@@ -171,7 +171,7 @@ def _relay(stream: bytes, sizes: list[int], events: list[bytes], rest: bytes) ->
 
 async def _relayed(stream: bytes, sizes: list[int], broken: bool) -> _Client:
     client = _Client()
-    relay = Relay(client, AnswerReader("chat", True), hide_usage=True)
+    relay = Relay(client, AnswerReader("chat", True), [HideUsage()])
     for piece in cut(stream, sizes):
         relay.feed(piece)
     if broken:

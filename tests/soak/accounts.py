@@ -47,7 +47,8 @@ def was_in_a_storm(request: Sent, ledger: Ledger, storms: Sequence[Storm]) -> bo
     if request.id in ledger.hit:
         return True
     for storm in storms:
-        if storm.what == "busy" and request.began_s < storm.ended_s + MARGIN_S and request.ended_s > storm.began_s:
+        alone = storm.engine == "narrow" and request.scenario == "burst"  # its pool has no other
+        if (alone or storm.what == "busy") and request.began_s < storm.ended_s + MARGIN_S and request.ended_s > storm.began_s:
             return True
         if request.began_s - MARGIN_S < storm.began_s < request.ended_s + MARGIN_S:
             return True

@@ -69,22 +69,21 @@ def make_policy(engines: dict[str, SoakEngine], log: Path) -> dict[str, Any]:
     """Two pools behind a route with rules, score and sessions; a narrow one for its queue."""
     timeouts = {"connect_s": 2, "first_byte_s": 5, "idle_s": 4, "total_s": 40}
     common: dict[str, Any] = {"timeouts": timeouts, "health": {"every_s": 0.5}}
+    auto: dict[str, Any] = {
+        "rules": [
+            {"when": {"images": True}, "use": "big"},
+            {"when": {"tool_errors_in_a_row": {"at_least": 2}}, "use": "big", "for": "2 turns"},
+        ],
+        "classify": [{"type": "embedded"}],
+        "choose": [{"p_at_least": 0.6, "use": "small"}, {"use": "big"}],
+    }
     return policy(
         {
             "small": pool(engines["small-1"], engines["small-2"], usage="ask", **common),
             "big": pool(engines["big-1"], engines["big-2"], balance="least_tokens", accepts=["tools", "images"], **common),
             "narrow": pool(engines["narrow"], limits={"in_flight": 2, "queue": 4, "queue_timeout_s": 1}, **common),
         },
-        {
-            "auto": {
-                "rules": [
-                    {"when": {"images": True}, "use": "big"},
-                    {"when": {"tool_errors_in_a_row": {"at_least": 2}}, "use": "big", "for": "2 turns"},
-                ],
-                "classify": [{"type": "embedded"}],
-                "choose": [{"p_at_least": 0.6, "use": "small"}, {"use": "big"}],
-            }
-        },
+        {"auto": auto, "checked": {**auto, "check": {"tool_calls": "escalate"}}},
         decision_log=str(log),
     )
 

@@ -185,28 +185,29 @@ class Traffic:
         tools = random.choice([0, 0, 3, 20])
         talk = Conversation(kind, tools)
         headers = {"x-session-id": f"session-{random.getrandbits(40):x}"} if random.random() < 0.6 else {}
+        model = random.choice(["auto", "checked"])
         for _ in range(random.randint(1, 5)):
             talk.say(self._text())
             pool = ""
             for step in range(random.choice([0, 1, 3]) if tools else 0):
-                answer = await self._turn(talk, headers, step)
+                answer = await self._turn(talk, model, headers, step)
                 if answer.status != 200:
                     return
                 pool = self._same_pool(pool, answer)
                 talk.called("tool_0", step, random.choice(["done", "Error: no such file", "x" * 3000]))
-            answer = await self._turn(talk, headers, None)
+            answer = await self._turn(talk, model, headers, None)
             if answer.status != 200:
                 return
             self._same_pool(pool, answer)
             talk.hear(self._text())
             await asyncio.sleep(random.uniform(0, 0.4))
 
-    async def _turn(self, talk: Conversation, headers: Mapping[str, str], call: int | None) -> Answer:
+    async def _turn(self, talk: Conversation, model: str, headers: Mapping[str, str], call: int | None) -> Answer:
         sent = self._begin("talk", {"good"})
         pause_s = self._random.choice([0, 0, 0.01, 0.05])
         plan = self._plan(sent, talk.kind, count=self._random.choice([1, 12, 60]), call=call, pause_s=pause_s)
         fields = talk.fields(stream=self._random.random() < 0.7)
-        return await self._ask(sent, self._pack(sent, talk.kind, "auto", fields, plan, headers), plan)
+        return await self._ask(sent, self._pack(sent, talk.kind, model, fields, plan, headers), plan)
 
     def _same_pool(self, pool: str, answer: Answer) -> str:
         """A loop of tool calls moves for two reasons only: a rule of the policy, and engines that can't be reached."""
