@@ -475,10 +475,18 @@ def _is_error(content: msgspec.Raw) -> bool:
 
 
 def _clean(text: str) -> str:
-    text = text[: 4 * SEEN_TEXT_CHARACTERS]
+    """Without the harness's additions; of a long text the beginning and, where the question often stands, the end."""
+    text = _both_ends(text, 8 * SEEN_TEXT_CHARACTERS)
     if "<" in text:
         text = _HARNESS.sub("", text)
-    return text.strip()[:SEEN_TEXT_CHARACTERS]
+    return _both_ends(text.strip(), SEEN_TEXT_CHARACTERS)
+
+
+def _both_ends(text: str, characters: int) -> str:
+    if len(text) <= characters:
+        return text
+    end = characters // 4
+    return f"{text[: characters - end - 5]}\n...\n{text[-end:]}"
 
 
 def _inner(value: Any, *path: str) -> Any:
