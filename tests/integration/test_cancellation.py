@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from .client import PATHS, Client, ask, eventually
-from .engine import HANG, Engine, chunk, head, sse, stream
+from .engine import HANG, Engine, chunk, head, named, sse, stream
 from .gateway import Gateway, policy, pool
 
 SOON_S = 2.0
@@ -171,3 +171,29 @@ def test_a_client_that_left_costs_the_replica_nothing(gateway: Gateway, client: 
     assert gateway.metric("switchyard_replica_up", pool="small") == 1
     engine.play()
     assert client.post(*ask("chat")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "last"),
+    [
+        ("chat", sse({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}, done=True)),
+        ("responses", named({"type": "response.completed", "response": {"id": "resp_z", "usage": {"input_tokens": 9, "output_tokens": 4}}})),
+        ("messages", named({"type": "message_delta", "usage": {"input_tokens": 9, "output_tokens": 4}}, {"type": "message_stop"})),
+    ],
+)
+def test_leaving_after_the_last_event_is_a_good_end(
+    gateway: Gateway, client: Client, engine: Engine, kind: str, last: bytes
+) -> None:
+    """The OpenAI SDK closes when it has read [DONE], often before the engine has ended its body.
+
+    BUG: counted as client_left, and the tokens are not counted.
+    """
+    engine.play(stream(sse({"n": 1}), last, 0.3))
+    before = left(gateway), gateway.metric("switchyard_output_tokens_total", pool="small")
+    connection = client.start(*ask(kind, stream=True))
+    connection.read_until(last)
+    connection.leave()
+    eventually(lambda: all_free(gateway))
+    record = gateway.record()
+    assert (record["outcome"], record["tokens"]["output"]) == ("ok", 4)
+    assert (left(gateway), gateway.metric("switchyard_output_tokens_total", pool="small")) == (before[0], before[1] + 4)

@@ -1,0 +1,120 @@
+"""A policy that changes while requests run: nothing is lost, and a bad one changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from .client import ask, eventually
+from .engine import Engine, sse, stream
+from .gateway import Gateway, Json, Serve, policy, pool
+
+Start = Callable[..., Any]
+RELOADS, RATE_PER_S = 100, 200
+
+
+def routed(engines: list[Engine], threshold: float) -> Json:
+    route = {"classify": [{"type": "embedded"}], "choose": [{"p_at_least": threshold, "use": "small"}, {"use": "big"}]}
+    return policy({"small": pool(*engines), "big": pool(engines[0])}, {"auto": route})
+
+
+def test_a_hundred_reloads_under_load_lose_no_request(start: Start) -> None:
+    engines = [start(Engine("m")) for _ in range(3)]
+    gateway: Gateway = start(Gateway(routed(engines, 0.5)))
+    statuses = asyncio.run(_reload_under_load(gateway.port, engines))
+    assert len(statuses) > RELOADS
+    assert set(statuses) == {200}
+    assert gateway.metric("switchyard_policy_reloads_total", result="good") == RELOADS
+    assert gateway.metric("switchyard_requests_total", outcome="ok") == len(statuses)
+    gateway.wait_idle()
+
+
+async def _reload_under_load(port: int, engines: list[Engine]) -> list[int]:
+    limits = httpx.Limits(max_connections=100)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, limits=limits) as client:
+
+        async def one(number: int) -> int:
+            body = {"model": "auto", "stream": number % 2 == 0, "messages": [{"role": "user", "content": f"hello {number}"}]}
+            answer = await client.post("/v1/chat/completions", json=body)
+            return answer.status_code if "Hello" in answer.text or number % 2 == 0 else -1
+
+        requests: list[asyncio.Task[int]] = []
+        ended = asyncio.Event()
+
+        async def load() -> None:
+            while not ended.is_set():
+                requests.append(asyncio.create_task(one(len(requests))))
+                await asyncio.sleep(1 / RATE_PER_S)
+
+        loading = asyncio.create_task(load())
+        for number in range(RELOADS):
+            shown = routed(engines if number % 2 else engines[:2], 0.3 + number / 400)
+            answer = await client.post("/admin/policy", json=shown)
+            assert answer.json()["good"], answer.text
+            assert answer.json()["changes"]
+            await asyncio.sleep(0.03)
+        ended.set()
+        await loading
+        return list(await asyncio.gather(*requests))
+
+
+def test_a_running_stream_ends_on_the_replica_that_is_gone(start: Start) -> None:
+    first, second = start(Engine("m")), start(Engine("m"))
+    gateway: Gateway = start(Gateway(policy({"small": pool(first)})))
+    content = [sse({"n": n}) for n in range(10)]
+    first.play(stream(*(step for event in content for step in (event, 0.1))))
+    connection = gateway.client().start(*ask("chat", stream=True))
+    begun = connection.head()
+    answer = gateway.client().post("/admin/policy", policy({"small": pool(second)}))
+    assert any("drained" in line for line in answer.json()["changes"])
+    assert gateway.client().post(*ask("chat")).status == 200
+    assert len(second.work) == 1
+    assert connection.rest(begun).body == b"".join(content)
+
+
+def test_sessions_stay_through_a_reload(start: Start) -> None:
+    engine = start(Engine("m"))
+    gateway: Gateway = start(Gateway(routed([engine], 0.99)))
+    client = gateway.client()
+    session = [("x-session-id", "s1")]
+    assert client.post(*ask("chat", "hi", "auto"), session).header("x-switchyard-pool") == "big"
+    client.post("/admin/policy", routed([engine], 0.0))
+    path, body = ask("chat", "hi", "auto")
+    body["messages"] += [{"role": "assistant", "content": "x"}, {"role": "user", "content": "hello again"}]
+    assert client.post(path, body, session).header("x-switchyard-pool") == "big"  # it only goes up
+    assert client.post(*ask("chat", "hi", "auto")).header("x-switchyard-pool") == "small"
+
+
+def test_a_bad_policy_changes_nothing(start: Start) -> None:
+    engine = start(Engine("m"))
+    gateway: Gateway = start(Gateway(routed([engine], 0.5)))
+    client = gateway.client()
+    for bad in (b"version: 2", b"", b"\xff", json.dumps({"version": 1, "pools": {"a": {}}}).encode()):
+        if not bad:
+            continue
+        answer = client.post("/admin/policy", bad)
+        assert answer.status == 400
+        assert answer.json()["problems"]
+    assert "policy_problem" in gateway.ready().json()
+    assert gateway.metric("switchyard_policy_reloads_total", result="refused") == 3
+    assert client.post(*ask("chat", model="auto")).status == 200
+
+
+def test_the_file_is_watched(tmp_path: Path, start: Start) -> None:
+    engine = start(Engine("m"))
+    serve: Serve = start(Serve(routed([engine], 0.5), tmp_path))
+    serve.wait_ready()
+    serve.file.write_text(json.dumps(routed([engine], 0.6)))
+    eventually(lambda: "new policy: route auto: thresholds are small from 0.6" in serve.output, 5)
+    serve.file.write_text("version: 1\npols: {}\n")
+    eventually(lambda: "did you mean pools?" in serve.ready().json().get("policy_problem", ""), 5)
+    serve.file.write_text(json.dumps(routed([engine], 0.7)))
+    serve.process.send_signal(signal.SIGHUP)
+    eventually(lambda: "small from 0.7" in serve.output, 5)
+    assert "policy_problem" not in serve.ready().json()
