@@ -40,7 +40,12 @@ def client(fake_gateway: Gateway, engine: Engine) -> Iterator[Anthropic]:
 @pytest.mark.parametrize("model", ["small", "auto", "claude-anything"])
 def test_messages(client: Anthropic, engine: Engine, model: str) -> None:
     answer: Any = client.messages.create(
-        model=model, max_tokens=32, messages=HI, system="Be kind.", thinking={"type": "disabled"}, extra_headers={"anthropic-beta": "a,b"}
+        model=model,
+        max_tokens=32,
+        messages=HI,
+        system="Be kind.",
+        thinking={"type": "disabled"},
+        extra_headers={"anthropic-beta": "a,b"},
     )
     assert answer.content[0].text == TEXT
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (9, 4)
@@ -153,7 +158,10 @@ def test_an_engines_error(
     client: Anthropic, engine: Engine, status: int, expected: type[anthropic.APIStatusError], type_: str, streamed: bool
 ) -> None:
     """Also where the engine answers in OpenAI's shape."""
-    for body in ({"error": {"message": "too long", "type": "x", "param": None, "code": status}}, {"object": "error", "message": "too long"}):
+    for body in (
+        {"error": {"message": "too long", "type": "x", "param": None, "code": status}},
+        {"object": "error", "message": "too long"},
+    ):
         engine.play(reply(body, status))
         with pytest.raises(expected) as caught:
             client.messages.create(model="small", max_tokens=32, messages=HI, stream=streamed)
@@ -173,17 +181,20 @@ def test_a_full_pool(client: Anthropic, engine: Engine) -> None:
 @pytest.mark.parametrize("how", [RESET, HANG], ids=["reset", "hang"])
 def test_a_broken_stream_raises(client: Anthropic, engine: Engine, how: Any) -> None:
     begun = {"type": "message_start", "message": {
-        "id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None, "stop_sequence": None,
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None,
+        "stop_sequence": None,
         "usage": {"input_tokens": 1, "output_tokens": 0},
     }}  # fmt: skip
     block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
     delta = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "half"}}
     engine.play(stream(named(begun, block, delta), how))
-    seen = ""
-    with pytest.raises(anthropic.APIStatusError) as caught, client.messages.stream(model="small", max_tokens=32, messages=HI) as running:
-        for text in running.text_stream:
-            seen += text
-    assert seen == "half"
+    seen: list[str] = []
+    with (
+        pytest.raises(anthropic.APIStatusError) as caught,
+        client.messages.stream(model="small", max_tokens=32, messages=HI) as running,
+    ):
+        seen.extend(running.text_stream)
+    assert seen == ["half"]
     assert error_type(caught.value) in {"api_error", "timeout_error"}
 
 

@@ -34,7 +34,13 @@ def gateway(real_engine: EmbeddedEngine) -> Iterator[Gateway]:
 
     pools = {"small": block(usage="ask"), "big": block(max_output_tokens="clamp"), "judge": block()}
     question = {"type": "model", "pool": "judge", "deadline_ms": 20_000}
-    routes = {"auto": {"classify": [question], "choose": [{"p_at_least": 0.5, "use": "small"}, {"use": "big"}], "aliases": ["claude-*"]}}
+    routes = {
+        "auto": {
+            "classify": [question],
+            "choose": [{"p_at_least": 0.5, "use": "small"}, {"use": "big"}],
+            "aliases": ["claude-*"],
+        }
+    }
     with Gateway(policy(pools, routes)) as gateway:
         yield gateway
 
@@ -77,8 +83,13 @@ def test_a_chat_stream_is_the_same_text(openai_sdk: OpenAI, gateway: Gateway) ->
 def test_chat_with_tools_and_a_schema_is_accepted(openai_sdk: OpenAI) -> None:
     tool: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
     assert openai_sdk.chat.completions.create(model="small", messages=HI, max_tokens=4, tools=[tool]).choices
-    schema: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}}}
-    answer = openai_sdk.chat.completions.create(model="small", messages=HI, max_tokens=40, temperature=0, response_format=schema)
+    schema: Any = {
+        "type": "json_schema",
+        "json_schema": {"name": "n", "schema": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}},
+    }
+    answer = openai_sdk.chat.completions.create(
+        model="small", messages=HI, max_tokens=40, temperature=0, response_format=schema
+    )
     assert (answer.choices[0].message.content or "").lstrip().startswith("{")
 
 
@@ -110,7 +121,9 @@ def test_messages(anthropic_sdk: Anthropic) -> None:
 
 def test_count_tokens(anthropic_sdk: Anthropic) -> None:
     short = anthropic_sdk.messages.count_tokens(model="small", messages=HI).input_tokens
-    longer = anthropic_sdk.messages.count_tokens(model="small", messages=[{"role": "user", "content": "word " * 100}]).input_tokens
+    longer = anthropic_sdk.messages.count_tokens(
+        model="small", messages=[{"role": "user", "content": "word " * 100}]
+    ).input_tokens
     assert 0 < short < longer
 
 
@@ -132,7 +145,9 @@ def test_more_than_its_context(openai_sdk: OpenAI, anthropic_sdk: Anthropic, gat
 
 
 def test_clamped_output(openai_sdk: OpenAI, gateway: Gateway) -> None:
-    raw = openai_sdk.chat.completions.with_raw_response.create(model="big", messages=HI, max_tokens=32_000, stop=["."], temperature=0)
+    raw = openai_sdk.chat.completions.with_raw_response.create(
+        model="big", messages=HI, max_tokens=32_000, stop=["."], temperature=0
+    )
     assert "lowered from 32000" in raw.headers["x-switchyard-reason"]
 
 

@@ -21,7 +21,8 @@ TEXT = "Hello from the engine"
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 WEATHER: dict[str, Any] = {
     "name": "weather", "description": "The weather of a city.",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]},
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+                   "required": ["city"]},
 }  # fmt: skip
 
 
@@ -217,14 +218,20 @@ def test_a_long_body(client: OpenAI, attempt: int) -> None:
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (400, openai.BadRequestError), (403, openai.PermissionDeniedError), (404, openai.NotFoundError), (409, openai.ConflictError),
+        (400, openai.BadRequestError), (403, openai.PermissionDeniedError), (404, openai.NotFoundError),
+        (409, openai.ConflictError),
         (422, openai.UnprocessableEntityError), (429, openai.RateLimitError), (500, openai.InternalServerError),
         (503, openai.InternalServerError),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("streamed", [False, True])
 def test_an_engines_error(client: OpenAI, engine: Engine, status: int, expected: type[Exception], streamed: bool) -> None:
-    engine.play(reply({"error": {"message": "max_tokens is too large", "type": "BadRequestError", "param": "max_tokens", "code": status}}, status))
+    engine.play(
+        reply(
+            {"error": {"message": "max_tokens is too large", "type": "BadRequestError", "param": "max_tokens", "code": status}},
+            status,
+        )
+    )
     with pytest.raises(expected) as caught:
         client.chat.completions.create(model="small", messages=HI, stream=streamed)
     assert isinstance(caught.value, openai.APIStatusError)
@@ -254,11 +261,10 @@ def test_a_full_pool(client: OpenAI, engine: Engine) -> None:
 def test_a_broken_stream_raises(client: OpenAI, engine: Engine, how: Any) -> None:
     """A truncated text never looks like a whole one."""
     engine.play(stream(sse({"choices": [{"index": 0, "delta": {"content": "half"}}]}), how))
-    seen = []
+    seen: list[Any] = []
     with pytest.raises(openai.APIError) as caught:
-        for chunk in client.chat.completions.create(model="small", messages=HI, stream=True):
-            seen.append(chunk.choices[0].delta.content)
-    assert seen == ["half"]
+        seen.extend(client.chat.completions.create(model="small", messages=HI, stream=True))
+    assert [chunk.choices[0].delta.content for chunk in seen] == ["half"]
     assert caught.value.code in {"upstream_broken", "upstream_timeout"}
 
 
@@ -285,7 +291,9 @@ def test_the_sdks_own_retries(client: OpenAI, engine: Engine) -> None:
         client.with_options(max_retries=2).chat.completions.create(model="small", messages=HI)
     assert len(engine.work) == 3
     engine.reset()
-    engine.play(reply({"error": {"message": "busy", "type": "t", "code": 429}}, 429, [("retry-after", "0.1")]), reply({"choices": []}))
+    engine.play(
+        reply({"error": {"message": "busy", "type": "t", "code": 429}}, 429, [("retry-after", "0.1")]), reply({"choices": []})
+    )
     client.with_options(max_retries=1).chat.completions.create(model="small", messages=HI)
     assert len(engine.work) == 2
 
@@ -300,7 +308,9 @@ def test_leaving_a_stream_lets_the_engine_go(client: OpenAI, engine: Engine, fak
 
 def test_many_at_once_and_one_that_gives_up(fake_gateway: Gateway, engine: Engine) -> None:
     async def talk() -> list[Any]:
-        async with AsyncOpenAI(base_url=f"http://127.0.0.1:{fake_gateway.port}/v1", api_key=KEY, max_retries=0, timeout=20) as client:
+        async with AsyncOpenAI(
+            base_url=f"http://127.0.0.1:{fake_gateway.port}/v1", api_key=KEY, max_retries=0, timeout=20
+        ) as client:
 
             async def one(n: int) -> str:
                 found = ""
@@ -311,7 +321,9 @@ def test_many_at_once_and_one_that_gives_up(fake_gateway: Gateway, engine: Engin
             return await asyncio.gather(*(one(n) for n in range(30)))
 
     async def give_up() -> None:
-        async with AsyncOpenAI(base_url=f"http://127.0.0.1:{fake_gateway.port}/v1", api_key=KEY, max_retries=0, timeout=0.3) as client:
+        async with AsyncOpenAI(
+            base_url=f"http://127.0.0.1:{fake_gateway.port}/v1", api_key=KEY, max_retries=0, timeout=0.3
+        ) as client:
             await client.chat.completions.create(model="small", messages=HI)
 
     assert asyncio.run(talk()) == [TEXT] * 30

@@ -26,8 +26,8 @@ HI: list[Any] = [{"role": "user", "content": "Say hello."}]
 CONTEXT = 2048
 WEATHER: dict[str, Any] = {
     "name": "weather", "description": "The weather of a city.",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}}, "required": ["city"],
-                   "additionalProperties": False},
+    "parameters": {"type": "object", "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
+                   "required": ["city"], "additionalProperties": False},
 }  # fmt: skip
 
 
@@ -51,7 +51,13 @@ def gateway(vllm: VllmServer) -> Iterator[Gateway]:
 
     pools = {"small": block(usage="ask"), "big": block(max_output_tokens="clamp"), "judge": block()}
     question = {"type": "model", "pool": "judge", "deadline_ms": 60_000}
-    routes = {"auto": {"classify": [question], "choose": [{"p_at_least": 0.5, "use": "small"}, {"use": "big"}], "aliases": ["claude-*"]}}
+    routes = {
+        "auto": {
+            "classify": [question],
+            "choose": [{"p_at_least": 0.5, "use": "small"}, {"use": "big"}],
+            "aliases": ["claude-*"],
+        }
+    }
     with Gateway(policy(pools, routes)) as gateway:
         yield gateway
 
@@ -96,7 +102,11 @@ def test_a_chat_stream(openai_sdk: OpenAI, gateway: Gateway) -> None:
     assert all(c.choices for c in chunks), "the usage event that the gateway asked for is taken out"
     assert whole.usage is not None
     assert gateway.record()["tokens"]["output"] == whole.usage.completion_tokens
-    asked = list(openai_sdk.chat.completions.create(model="small", messages=HI, max_tokens=8, stream=True, stream_options={"include_usage": True}))
+    asked = list(
+        openai_sdk.chat.completions.create(
+            model="small", messages=HI, max_tokens=8, stream=True, stream_options={"include_usage": True}
+        )
+    )
     assert asked[-1].usage is not None
 
 
@@ -104,7 +114,14 @@ def test_a_chat_stream(openai_sdk: OpenAI, gateway: Gateway) -> None:
 def test_tools(openai_sdk: OpenAI, streamed: bool) -> None:
     """Required and strict, so that even this model calls it; its result goes back."""
     tools: list[Any] = [{"type": "function", "function": {**WEATHER, "strict": True}}]
-    asked: dict[str, Any] = {"model": "small", "messages": HI, "tools": tools, "tool_choice": "required", "max_tokens": 64, "temperature": 0}
+    asked: dict[str, Any] = {
+        "model": "small",
+        "messages": HI,
+        "tools": tools,
+        "tool_choice": "required",
+        "max_tokens": 64,
+        "temperature": 0,
+    }
     if streamed:
         name, arguments = "", ""
         for chunk in openai_sdk.chat.completions.create(stream=True, **asked):
@@ -121,19 +138,28 @@ def test_tools(openai_sdk: OpenAI, streamed: bool) -> None:
     assert name == "weather"
     assert json.loads(arguments)["city"] in {"Paris", "Rome"}
     call_back = {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
-    history = [*HI, {"role": "assistant", "content": None, "tool_calls": [call_back]}, {"role": "tool", "tool_call_id": id_, "content": "sunny"}]
+    history = [
+        *HI,
+        {"role": "assistant", "content": None, "tool_calls": [call_back]},
+        {"role": "tool", "tool_call_id": id_, "content": "sunny"},
+    ]
     answer = openai_sdk.chat.completions.create(model="small", messages=history, tools=tools, max_tokens=8)
     assert answer.choices[0].finish_reason
 
 
 def test_structured_output(openai_sdk: OpenAI) -> None:
-    answer = openai_sdk.chat.completions.parse(model="small", messages=HI, response_format=Verdict, max_tokens=32, temperature=0)
+    answer = openai_sdk.chat.completions.parse(
+        model="small", messages=HI, response_format=Verdict, max_tokens=32, temperature=0
+    )
     assert isinstance(answer.choices[0].message.parsed, Verdict)
 
 
 def test_a_field_of_vllms_own(openai_sdk: OpenAI) -> None:
     answer = openai_sdk.chat.completions.create(
-        model="small", messages=HI, max_tokens=8, extra_body={"structured_outputs": {"choice": ["left", "right"]}, "return_token_ids": True}
+        model="small",
+        messages=HI,
+        max_tokens=8,
+        extra_body={"structured_outputs": {"choice": ["left", "right"]}, "return_token_ids": True},
     )
     assert answer.choices[0].message.content in {"left", "right"}
     assert answer.choices[0].model_dump()["token_ids"]
@@ -145,7 +171,9 @@ def test_logprobs(openai_sdk: OpenAI) -> None:
     assert logprobs is not None
     assert logprobs.content
     assert len(logprobs.content[0].top_logprobs) == 5
-    chunks = list(openai_sdk.chat.completions.create(model="small", messages=HI, max_tokens=2, logprobs=True, top_logprobs=5, stream=True))
+    chunks = list(
+        openai_sdk.chat.completions.create(model="small", messages=HI, max_tokens=2, logprobs=True, top_logprobs=5, stream=True)
+    )
     assert any(c.choices[0].logprobs is not None for c in chunks)
 
 
@@ -195,14 +223,22 @@ def test_messages(anthropic_sdk: Anthropic) -> None:
 def test_messages_with_tools(anthropic_sdk: Anthropic) -> None:
     tools: list[Any] = [{"name": "weather", "description": "w", "input_schema": WEATHER["parameters"]}]
     answer = anthropic_sdk.messages.create(
-        model="small", max_tokens=64, messages=HI, tools=tools, tool_choice={"type": "tool", "name": "weather"},
+        model="small",
+        max_tokens=64,
+        messages=HI,
+        tools=tools,
+        tool_choice={"type": "tool", "name": "weather"},
         extra_body={"temperature": 0},
     )
     calls = [block for block in answer.content if block.type == "tool_use"]
     assert calls
     assert calls[0].name == "weather"
-    history = [*HI, {"role": "assistant", "content": [calls[0].model_dump(exclude_none=True)]},
-               {"role": "user", "content": [{"type": "tool_result", "tool_use_id": calls[0].id, "content": "sunny"}]}]  # fmt: skip
+    result = {"type": "tool_result", "tool_use_id": calls[0].id, "content": "sunny"}
+    history = [
+        *HI,
+        {"role": "assistant", "content": [calls[0].model_dump(exclude_none=True)]},
+        {"role": "user", "content": [result]},
+    ]
     assert anthropic_sdk.messages.create(model="small", max_tokens=8, messages=history, tools=tools).stop_reason
 
 
@@ -237,7 +273,9 @@ def test_its_words_about_an_overflow_pass(openai_sdk: OpenAI, anthropic_sdk: Ant
 
 
 def test_clamped_output(openai_sdk: OpenAI) -> None:
-    raw = openai_sdk.chat.completions.with_raw_response.create(model="big", messages=HI, max_tokens=32_000, stop=["."], temperature=0)
+    raw = openai_sdk.chat.completions.with_raw_response.create(
+        model="big", messages=HI, max_tokens=32_000, stop=["."], temperature=0
+    )
     assert "lowered from 32000" in raw.headers["x-switchyard-reason"]
     with pytest.raises(openai.BadRequestError):
         openai_sdk.chat.completions.create(model="small", messages=HI, max_tokens=32_000)

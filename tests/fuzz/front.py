@@ -260,3 +260,11 @@ def front(data: bytes) -> None:
         at += size
     pieces.append(stream[at:])
     _front.feed([p for p in pieces if p], keyed=bool(flags & 1), mood=flags >> 2, leaves=bool(flags & 2))
+
+
+def close_front() -> None:
+    """No more inputs come."""
+    global _front
+    if _front is not None:
+        _front.loop.close()
+        _front = None

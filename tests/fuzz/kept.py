@@ -50,6 +50,11 @@ KEPT = [
         "a stalled body for the control plane was waited for without end", "front", IN_ONE + request(target="/v1/decision")[:-1]
     ),
     Kept(
+        "a request without a version was served",
+        "front",
+        IN_ONE + b"POST /v1/score\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}",
+    ),
+    Kept(
         "half an answer behind an answer got into the next one",
         "engine",
         bytes(5) + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nco",

@@ -1,4 +1,4 @@
-"""Bodies of a megabyte that were made to take long: reading them costs about as much as reading any other."""
+"""Bodies of half a megabyte that were made to take long: reading them costs about as much as reading any other."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from switchyard.upstream.sse import AnswerReader
 
 from .targets import SIGNAL_NAMES
 
-SIZE = 1 << 20
-MOST_CPU_S = 1.0
-"""A body of this size without malice takes a twentieth of it."""
+SIZE = 1 << 19
+MOST_CPU_S = 0.75
+"""A body of this size without malice takes a thirtieth of it."""
 PIECE = 16_000
 PIECES = {
     "begun tags": "<system-reminder>",
@@ -29,7 +29,7 @@ PIECES = {
     "summaries": "summarize summary ",
     "spaces": " ",
     "code": "def f(): {\n",
-    "escapes": "\ud83d\\\"\u0000",
+    "escapes": '\ud83d\\"\u0000',
     "title": "title ",
 }
 

@@ -76,6 +76,6 @@ def test_holds_for_what_once_failed(kept: Kept) -> None:
 @pytest.mark.parametrize("key", [b'"messages"', b'"\\ud800":0,"input"', b'"metadata"', b'"tools"'])
 def test_holds_at_any_depth(key: bytes, shape: bytes) -> None:
     """Where the decoder's limit lies depends on who calls it: nothing but a refusal comes of it anywhere."""
-    for depth in (*range(900, 1010), 5000):
-        for protocol in (b"\x00", b"\x03"):
-            TARGETS["body"](protocol + b"\x00{" + key + b":" + shape % (b"[" * depth + b"]" * depth) + b"}")
+    protocol = b"\x03" if b"input" in key else b"\x00"  # responses or chat
+    for depth in (*range(950, 1006), 5000):
+        TARGETS["body"](protocol + b"\x00{" + key + b":" + shape % (b"[" * depth + b"]" * depth) + b"}")

@@ -48,7 +48,7 @@ class Gate:
         self._event.set()
 
     async def passed(self) -> None:
-        while not self._event.is_set():
+        while not self._event.is_set():  # noqa: ASYNC110 (it is opened in another thread)
             await asyncio.sleep(0.003)
 
 
@@ -327,7 +327,7 @@ class _Connection(asyncio.Protocol):
         except asyncio.CancelledError:
             request.gone.set()
             return
-        except Exception as error:  # a fault of the test's script, or a body that answers.py can't deal with
+        except Exception as error:  # noqa: BLE001 (a fault of the test's script, or a body that answers.py can't deal with)
             self._engine.faults.append(repr(error))
             self.reset()
             return

@@ -17,7 +17,9 @@ ENDS = pytest.mark.parametrize("end", [CLOSE, RESET, HANG], ids=lambda e: e.name
 KINDS = pytest.mark.parametrize("kind", PROTOCOLS)
 
 GOOD = {
-    "chat": sse({"choices": [{"index": 0, "delta": {"content": "one"}}]}, {"choices": [{"index": 0, "delta": {"content": "two"}}]}),
+    "chat": sse(
+        {"choices": [{"index": 0, "delta": {"content": "one"}}]}, {"choices": [{"index": 0, "delta": {"content": "two"}}]}
+    ),
     "responses": named(
         {"type": "response.created", "sequence_number": 0, "response": {"id": "resp_abc", "status": "in_progress"}},
         {"type": "response.output_text.delta", "sequence_number": 1, "item_id": "msg_1", "delta": "one"},
@@ -125,7 +127,7 @@ def test_an_engines_own_error_event_goes_on_as_it_is(gateway: Gateway, engine: E
 @KINDS
 @pytest.mark.parametrize("end", [RESET, HANG], ids=["reset", "hang"])
 def test_a_stream_that_would_end_with_the_connection(gateway: Gateway, engine: Engine, kind: str, end: End) -> None:
-    """Without chunks a clean close is a good end, and a reset or a silence isn't. BUG: a reset counts as a good end."""
+    """Without chunks a clean close is a good end, and a reset or a silence isn't."""
     engine.play([head(200, [SSE_TYPE, ("connection", "close")]), GOOD[kind], 0.05, end])
     answer = gateway.client().post(*ask(kind, stream=True))
     assert answer.events()[:2] == read_events(GOOD[kind])
@@ -134,7 +136,7 @@ def test_a_stream_that_would_end_with_the_connection(gateway: Gateway, engine: E
 
 @KINDS
 def test_a_client_of_http_1_0(gateway: Gateway, engine: Engine, kind: str) -> None:
-    """Where the end of the connection is the end of the stream, only an event can tell. BUG: none comes."""
+    """Where the end of the connection is the end of the stream, only an event can tell."""
     engine.play(stream(GOOD[kind], RESET))
     connection = gateway.client().open()
     path, body = ask(kind, stream=True)
@@ -218,7 +220,7 @@ def test_the_drain_limit_ends_streams_in_the_protocols_form(start: Start, kind: 
 
 
 def test_a_response_that_the_drain_limit_ends_keeps_its_id(start: Start) -> None:
-    """Its failure belongs to the response that had begun. BUG: id resp_failed and sequence number 0."""
+    """Its failure belongs to the response that had begun."""
     engine = start(Engine())
     gateway = start(Gateway(policy({"small": pool(engine)}, drain_s=1)))
     engine.play(stream(GOOD["responses"], HANG))

@@ -177,9 +177,18 @@ def test_a_client_that_left_costs_the_replica_nothing(gateway: Gateway, client: 
     ("kind", "last"),
     [
         ("chat", sse({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}, done=True)),
-        ("responses", named({"type": "response.completed", "response": {"id": "resp_z", "usage": {"input_tokens": 9, "output_tokens": 4}}})),
-        ("messages", named({"type": "message_delta", "usage": {"input_tokens": 9, "output_tokens": 4}}, {"type": "message_stop"})),
+        (
+            "responses",
+            named(
+                {"type": "response.completed", "response": {"id": "resp_z", "usage": {"input_tokens": 9, "output_tokens": 4}}}
+            ),
+        ),
+        (
+            "messages",
+            named({"type": "message_delta", "usage": {"input_tokens": 9, "output_tokens": 4}}, {"type": "message_stop"}),
+        ),
     ],
+    ids=["chat", "responses", "messages"],
 )
 def test_leaving_after_the_last_event_is_a_good_end(
     gateway: Gateway, client: Client, engine: Engine, kind: str, last: bytes

@@ -130,8 +130,8 @@ def test_tokens_are_counted_as_the_engine_says(client: Client, gateway: Gateway)
         return tuple(gateway.metric(n, pool="small") for n in names)  # type: ignore[return-value]
 
     for kind, stream, expected in (
-        ("chat", False, (9, 4, 0)), ("responses", False, (9, 4, 2)), ("responses", True, (9, 4, 2)), ("messages", False, (9, 4, 0)),
-        ("messages", True, (9, 4, 0)), ("completions", False, (9, 4, 0)),
+        ("chat", False, (9, 4, 0)), ("responses", False, (9, 4, 2)), ("responses", True, (9, 4, 2)),
+        ("messages", False, (9, 4, 0)), ("messages", True, (9, 4, 0)), ("completions", False, (9, 4, 0)),
     ):  # fmt: skip
         before = counted()
         client.post(*ask(kind, stream=stream))

@@ -111,7 +111,7 @@ def test_the_model_twice(client: Client, engine: Engine, key: bytes) -> None:
     ],
 )
 def test_broken_utf8_is_no_fault_of_the_gateway(client: Client, engine: Engine, model: str, body: bytes) -> None:
-    """Served by the engine's verdict, or refused with 400 or 404; never a 500. BUG: a plain string as content is one."""
+    """Served by the engine's verdict, or refused with 400 or 404; never a 500."""
     engine.play(reply({}))
     for kind in ("chat", "messages"):
         answer = client.post(PATHS[kind], body % model.encode())
@@ -214,7 +214,8 @@ def test_an_error_of_the_right_shape_passes_untouched(
 @pytest.mark.parametrize(
     ("status", "body", "headers", "words"),
     [
-        (502, b"<html><head><style>x{}</style></head><body><h1>Bad Gateway</h1></body></html>", [("content-type", "text/html")], "Bad Gateway"),
+        (502, b"<html><head><style>x{}</style></head><body><h1>Bad Gateway</h1></body></html>", [("content-type", "text/html")],
+         "Bad Gateway"),
         (500, b"Internal Server Error", [("content-type", "text/plain")], "Internal Server Error"),
         (403, b"", [], "403"),
         (400, b'{"object":"error","message":"maximum context length is 10","code":400}', [JSON_TYPE], "maximum context length"),

@@ -15,11 +15,12 @@ from .gateway import Gateway, policy, pool
 KINDS = pytest.mark.parametrize("kind", sorted(PATHS))
 GOOD, OTHER, ADMIN = "gw-SECRET1", "gw-SECRET2", "admin-SECRET"
 WAYS: list[Pairs] = [
-    [("authorization", f"Bearer {GOOD}")], [("authorization", f"bearer  {GOOD} ")], [("x-api-key", GOOD)], [("X-Api-Key", OTHER)],
-    [("authorization", "Bearer wrong"), ("x-api-key", GOOD)],
+    [("authorization", f"Bearer {GOOD}")], [("authorization", f"bearer  {GOOD} ")], [("x-api-key", GOOD)],
+    [("X-Api-Key", OTHER)], [("authorization", "Bearer wrong"), ("x-api-key", GOOD)],
 ]  # fmt: skip
 WRONG: list[Pairs] = [
-    [], [("authorization", GOOD)], [("authorization", f"Basic {GOOD}")], [("authorization", "Bearer")], [("authorization", "Bearer ")],
+    [], [("authorization", GOOD)], [("authorization", f"Basic {GOOD}")], [("authorization", "Bearer")],
+    [("authorization", "Bearer ")],
     [("x-api-key", "")], [("x-api-key", f"{GOOD},{OTHER}")], [("x-api-key", GOOD.lower())], [("x-api-key", "k" * 5000)],
     [("authorization", "Bearer caf\xe9")], [("api-key", GOOD)], [("cookie", f"key={GOOD}")], [("x-api-key", ADMIN)],
 ]  # fmt: skip

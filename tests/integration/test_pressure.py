@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -121,7 +122,9 @@ def test_a_slow_engine_and_a_fast_one_side_by_side(gateway: Gateway, engine: Eng
 
 def test_a_long_body_holds_up_no_stream(gateway: Gateway, engine: Engine) -> None:
     """5 MB of conversation are read and sent on while another stream runs: its gaps stay of the same kind."""
-    history = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "words and more words " * 50} for n in range(5000)]
+    history = [
+        {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "words and more words " * 50} for n in range(5000)
+    ]
     path, body = ask("chat", messages=history)
     data = json.dumps(body).encode()
     assert len(data) > 5 * MB
@@ -138,7 +141,7 @@ def test_a_long_body_holds_up_no_stream(gateway: Gateway, engine: Engine) -> Non
             arrived.append(time.monotonic())
         other.join()
         connection.leave()
-        return [b - a for a, b in zip(arrived, arrived[1:], strict=False)]
+        return [b - a for a, b in itertools.pairwise(arrived)]
 
     alone = gaps_while(lambda: None)
     client = gateway.client()

@@ -193,7 +193,7 @@ def test_a_busy_engine_is_worth_another_try(start: Start, engine: Engine, status
 
 
 def test_ids_differ_between_tries(start: Start, engine: Engine) -> None:
-    """vLLM puts the id into its answer, and would meet one twice. BUG: the try on a fresh connection has the id of the first."""
+    """vLLM puts the id into its answer, and would meet one twice."""
     gateway = start(Gateway(policy({"small": pool(engine)})))
     client = gateway.client()
     engine.play(reply({}), [CLOSE], reply({}))

@@ -286,7 +286,8 @@ def test_sessions_of_clients(world: World) -> None:
     """The names that clients have for it; the same id is the same session, another one isn't."""
     ways: list[tuple[list[tuple[str, str]], dict[str, Any]]] = [
         ([("x-claude-code-session-id", "ID")], {}), ([("x-session-affinity", "ID")], {}), ([("session-id", "ID")], {}),
-        ([("x-codex-turn-metadata", '{"session_id":"ID"}')], {}), ([], {"metadata": {"user_id": '{"device_id":"d","session_id":"ID"}'}}),
+        ([("x-codex-turn-metadata", '{"session_id":"ID"}')], {}),
+        ([], {"metadata": {"user_id": '{"device_id":"d","session_id":"ID"}'}}),
         ([], {"metadata": {"user_id": "user_abc_account__session_ID-0123456789"}}), ([], {"prompt_cache_key": "ID"}),
     ]  # fmt: skip
     for n, (headers, fields) in enumerate(ways):

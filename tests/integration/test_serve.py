@@ -21,7 +21,9 @@ Start = Callable[..., Any]
 CONTENT = [sse({"n": n}) for n in range(3)]
 
 
-def refused(start: Start, policy_: Any, folder: Path, *options: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
+def refused(
+    start: Start, policy_: Any, folder: Path, *options: str, environment: dict[str, str] | None = None
+) -> tuple[int, str]:
     """Exit code and output of a gateway that doesn't start."""
     process = start(Serve(policy_, folder, *options, environment=environment))
     code = process.exit_code()
@@ -79,8 +81,10 @@ def test_an_address_of_another_machine(start: Start, tmp_path: Path, good: dict[
     assert "192.0.2.1" in output
 
 
-@pytest.mark.parametrize("value", [None, "", "  "])
-@pytest.mark.parametrize("where", ["api_keys_env", "admin_key_env", "pool"])
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [("api_keys_env", None), ("api_keys_env", ""), ("admin_key_env", None), ("admin_key_env", " "), ("pool", None)],
+)
 def test_a_key_that_is_not_there(start: Start, tmp_path: Path, engine: Engine, where: str, value: str | None) -> None:
     """Named but unset or empty: an open gateway, or a pool without its key, would be a surprise."""
     variable = "SWITCHYARD_TEST_KEY"
@@ -269,7 +273,9 @@ def test_words_when_they_are_asked_for(start: Start, tmp_path: Path, engine: Eng
     log = tmp_path / "decisions.jsonl"
     process = start(Serve(policy({"small": pool(engine)}, decision_log=str(log), log_prompts=True), tmp_path))
     process.wait_ready()
-    process.client().post("/v1/chat/completions", rb'{"model":"small","messages":[{"role":"user","content":"cut \ud83d here"}]}')
+    process.client().post(
+        "/v1/chat/completions", rb'{"model":"small","messages":[{"role":"user","content":"cut \ud83d here"}]}'
+    )
     process.client().post(*ask("messages", "my diary, \u5317\u4eac\nand more"))
     eventually(lambda: len(lines(log)) == 2, 3)
     cut, diary = lines(log)

@@ -31,9 +31,9 @@ from soak.accounts import compare_with_log, count_lines, growth, judge, look_for
 from soak.engines import Ledger, SoakEngine, Storm, rage
 from soak.traffic import LONGEST_S, Traffic
 
-CALM_S = 7.0
-"""Kept engine connections are closed after four seconds, probes' after five."""
-MOST_LEFT = 1.3
+CALM_S = 5.0
+"""Kept engine connections are closed after four seconds."""
+MOST_LEFT = 1.5
 """Memory after the last request over that before the first: a thousand records and the sessions are kept."""
 FEW_FILES = 4
 """Open files that may come and go: probes."""

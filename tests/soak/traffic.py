@@ -300,7 +300,7 @@ class Traffic:
                 async for piece in wire.pieces(answer):
                     got.append(piece)
                     if len(got) == 30:
-                        await asyncio.sleep(6)
+                        await asyncio.sleep(5)
                     elif len(got) % 40 == 0:
                         await asyncio.sleep(0.03)
         finally:

@@ -166,7 +166,7 @@ def test_a_script_with_long_characters_has_fewer_of_them():
 
 def test_the_labels_are_a_choice_and_thinking_is_off():
     body = json.loads(make_question("hi", True))
-    assert body["structured_outputs"] == {"choice": ["yes", "no"]}
+    assert body["structured_outputs"] == {"choice": ["yes", "no", "Yes", "No"]}
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
     assert not {"structured_outputs", "chat_template_kwargs"} & json.loads(make_question("hi", False)).keys()
 
