@@ -25,7 +25,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route as PlainRoute
 
 import switchyard
-from switchyard.api import server
+from switchyard.api import protocol
 from switchyard.api.auth import Keys
 from switchyard.api.control import make_control
 from switchyard.api.endpoints import ENDPOINTS, allowed_methods
@@ -169,10 +169,10 @@ def all_errors() -> list[type[GatewayError]]:
 
 def meaning_of(kind: type[GatewayError]) -> str:
     """What an error means, for a client."""
-    head_kib = server.MAX_HEAD_BYTES >> 10
+    head_kib = protocol.MAX_HEAD_BYTES >> 10
     own = {
         "internal_error": "The gateway itself failed on the request; its log has the reason, under the request id.",
-        "head_too_large": f"The head is longer than {head_kib} KiB or has more than {server.MAX_HEADERS} headers.",
+        "head_too_large": f"The head is longer than {head_kib} KiB or has more than {protocol.MAX_HEADERS} headers.",
         "too_many_connections": "The gateway has `server.max_connections` client connections already.",
     }
     described = doc(kind) if "__doc__" in vars(kind) else ""
@@ -220,8 +220,8 @@ def errors_page() -> str:
                      "has the endpoint's shape already, else its message is wrapped in that shape. It carries "
                      "`x-switchyard-pool` and `x-switchyard-replica`, and no `x-switchyard-error`. A redirect by "
                      "an engine is never followed; it becomes `upstream_unreachable`."),
-                item(f"A request whose head takes more than {server.HEAD_LIMIT_S:g} s, or whose body pauses for "
-                     f"more than {server.BODY_STALL_S:g} s, gets 408 with the code `invalid_request`."),
+                item(f"A request whose head takes more than {protocol.HEAD_LIMIT_S:g} s, or whose body pauses for "
+                     f"more than {protocol.BODY_STALL_S:g} s, gets 408 with the code `request_timeout`."),
                 item("Some answers come before there is a request: 408, `head_too_large`, `too_many_connections`, and "
                      "400 for bytes that are no HTTP. The connection closes after them, and they carry no "
                      "`x-switchyard-error` and no `x-request-id`."),
@@ -509,11 +509,11 @@ def endpoints_page() -> str:
     stored = b", ".join(allowed_methods(None)).decode()
     rows += [(stored, code(f"/v1/responses/ID{tail}"), "responses") for tail in ("", "/cancel", "/input_items")]
     limits = [
-        f"request head: {server.MAX_HEAD_BYTES >> 10} KiB, {server.MAX_HEADERS} headers, {server.HEAD_LIMIT_S:g} s",
-        f"longest pause inside a request's body: {server.BODY_STALL_S:g} s",
+        f"request head: {protocol.MAX_HEAD_BYTES >> 10} KiB, {protocol.MAX_HEADERS} headers, {protocol.HEAD_LIMIT_S:g} s",
+        f"longest pause inside a request's body: {protocol.BODY_STALL_S:g} s",
         "body: `server.max_body_mb`",
-        f"idle connection: kept for {server.KEEP_ALIVE_S:g} s",
-        f"a client that takes nothing of its answer for {server.WRITE_STALL_S:g} s is cut off",
+        f"idle connection: kept for {protocol.KEEP_ALIVE_S:g} s",
+        f"a client that takes nothing of its answer for {protocol.WRITE_STALL_S:g} s is cut off",
     ]
     return page(
         "Endpoints and headers",
@@ -579,7 +579,7 @@ def session_sources() -> list[str]:
 
 def control_rows() -> Iterator[tuple[str, str, str, str]]:
     """The control plane's routes."""
-    app = make_control(cast(Any, None), Keys((), None), 1, cast(Any, None))
+    app = make_control(cast(Any, None), Keys((), None), 1, str, cast(Any, None))
     needs = {"need_key": "API key", "need_admin": "admin key"}
     plain = {
         "/": "Name and version.",

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -21,7 +21,8 @@ from switchyard.api.control import make_control
 from switchyard.api.door import Door
 from switchyard.api.server import SWEEP_S as CLIENT_SWEEP_S
 from switchyard.config.load import PolicyError, Secrets, parse_policy, read_secrets
-from switchyard.config.policy import EmbeddedClassifier, Policy, Route
+from switchyard.config.policy import Classifier as ClassifierBlock
+from switchyard.config.policy import LocalClassifier, ModelClassifier, Policy, Route
 from switchyard.config.reload import PolicyFile, describe_changes
 from switchyard.deciding import Decider, Steering, Target
 from switchyard.pipeline import Exchange, Pipeline
@@ -30,7 +31,10 @@ from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Replica
 from switchyard.routing.classify.base import Classifier
 from switchyard.routing.classify.embedded import EmbeddedClassifier as Embedded
-from switchyard.routing.classify.model import Ask, ModelJudge
+from switchyard.routing.classify.flight import Flight
+from switchyard.routing.classify.local import LocalClassifier as Local
+from switchyard.routing.classify.local import Worker, worker_command
+from switchyard.routing.classify.model import Ask, ModelJudge, has_score
 from switchyard.routing.lookup import Names
 from switchyard.routing.pressure import PressureRelief
 from switchyard.routing.request import Body, RequestView
@@ -100,6 +104,8 @@ class Gateway:
         self.pools: dict[str, Pool] = {}
         self._connections: dict[tuple[str, str], ConnectionPool] = {}
         self._steering: dict[str, Steering] = {}
+        self._made: dict[ClassifierBlock, Classifier] = {}
+        self._stopping: asyncio.Task[None] | None = None
         self._retired: list[ConnectionPool] = []  # of replicas that are gone: what runs there may end
         self._watches: dict[Replica, asyncio.Task[None]] = {}
         self._prober: Prober | None = None
@@ -117,7 +123,7 @@ class Gateway:
         self.door = Door(
             keys, server.max_body_mb << 20, server.max_connections, self._serve, self._serve_stored, self._metrics.count_refusal
         )
-        self.app = make_control(self, keys, server.max_body_mb << 20, self._lifespan)
+        self.app = make_control(self, keys, server.max_body_mb << 20, self.door.next_id, self._lifespan)
         self._install(policy, secrets)
 
     async def _serve(self, exchange: Exchange) -> None:
@@ -213,12 +219,22 @@ class Gateway:
                     await self.replace_policy()
 
     def _make_classifiers(self, policy: Policy) -> dict[str, list[Classifier]]:
-        def make(settings: Any) -> Classifier:
-            if isinstance(settings, EmbeddedClassifier):
-                return Embedded()
-            return ModelJudge(settings, self._ask or self._ask_own_pool)
+        """One for each different block: routes with equal blocks share cache, limit and process, and so does a reload."""
+        wanted = {block: None for route in policy.routes.values() for block in route.classify}
+        old, self._made = self._made, {block: self._made.get(block) or self._make_classifier(block) for block in wanted}
+        gone = [made for block, made in old.items() if block not in self._made and isinstance(made, Local)]
+        if gone:  # their model's memory is wanted; requests that they are asked about go on to the next classifier
+            self._stopping = _start(_stop_all(gone), "classifiers that are gone")
+        return {name: [self._made[block] for block in route.classify] for name, route in policy.routes.items()}
 
-        return {name: [make(c) for c in route.classify] for name, route in policy.routes.items()}
+    def _make_classifier(self, block: ClassifierBlock) -> Classifier:
+        if isinstance(block, ModelClassifier):
+            flight = Flight(has_score, block.concurrency, block.cache_size, block.cache_ttl_s)
+            return ModelJudge(block, self._ask or self._ask_own_pool, flight, block.bias, block.scale)
+        if isinstance(block, LocalClassifier):
+            command = worker_command(block.model, block.kind, block.label, block.max_input_tokens)
+            return Local(Worker(command), block.kind, block.deadline_ms, block.max_input_tokens)
+        return Embedded()
 
     def _make_steering(self, policy: Policy) -> dict[str, Steering]:
         """Control goes on where its settings stay: a reload doesn't forget what was given."""
@@ -275,6 +291,7 @@ class Gateway:
                 await asyncio.gather(*tasks, *self._watches.values(), return_exceptions=True)
                 for connections in (*self._connections.values(), *self._retired):
                     connections.close()
+                await _stop_all([made for made in self._made.values() if isinstance(made, Local)])
                 if self._decision_log is not None:
                     await asyncio.to_thread(self._decision_log.close)
                 await asyncio.to_thread(self._tracing.shut_down)
@@ -391,6 +408,10 @@ class Gateway:
         for route, (share, _) in self._steering.items():
             if share is not None:
                 yield "switchyard_share", (route, share.settings.pool), share.share
+
+
+async def _stop_all(classifiers: Sequence[Local]) -> None:
+    await asyncio.gather(*(classifier.stop() for classifier in classifiers))
 
 
 async def _flush(decisions: DecisionLog) -> None:

@@ -10,6 +10,7 @@ closes its engine connection on the way out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,8 +18,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from switchyard.config.policy import Policy
-from switchyard.config.vocabulary import SIGNALS
+from switchyard.config.policy import Policy, Route
+from switchyard.config.vocabulary import HEADER_PREFIX, SIGNALS
 from switchyard.deciding import Decider, Stored, Target
 from switchyard.errors import BrokenStream, Draining, GatewayError, InvalidRequest, UnknownModel, Unreachable
 from switchyard.escalating import Escalation, is_stream, worth_checking
@@ -26,6 +27,7 @@ from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Lease
 from switchyard.routing.decision import Decision
 from switchyard.routing.overflow import says_overflow
+from switchyard.routing.recorded import ALWAYS_RECORDED
 from switchyard.routing.request import Body, RequestView
 from switchyard.routing.rules import describe, matches
 from switchyard.routing.session import Session, identify
@@ -126,6 +128,7 @@ class Pipeline:
         headers = _as_text(exchange.headers)
         record = _open_record(exchange, headers)
         trace = self._tracing.begin(exchange.endpoint.path, headers)
+        signals: Signals | None = None
         try:
             view = _read(exchange, headers)
             target = self._identify(view, record)
@@ -145,6 +148,8 @@ class Pipeline:
         except asyncio.CancelledError:
             _end_cancelled(exchange, record)
         finally:
+            if record.decision and signals is not None:
+                _note_signals(signals, target.route, record)
             self._recorder.close(record, time.monotonic())
             trace.end(record)
 
@@ -194,6 +199,8 @@ class Pipeline:
         except asyncio.CancelledError:
             if not exchange.client_left:
                 exchange.break_off(_drained(), reader.between_events, reader.tail)
+            elif stream and reader.has_ended:  # it had its last event and did not wait for the end of the body
+                self._note_answer(reader, None, record, outgoing.view)
             raise
         self._note_answer(reader, broken, record, outgoing.view)
 
@@ -374,6 +381,15 @@ async def _let_others_run(exchange: Exchange) -> None:
         await asyncio.sleep(0)
 
 
+def _note_signals(signals: Signals, route: Route, record: Record) -> None:
+    """All that another policy may want to know (`whatif`); when the answer is out, so that nobody waits for it."""
+    with contextlib.suppress(GatewayError):  # a field that is no text: the engine had the last word
+        for name in ALWAYS_RECORDED:
+            signals.get(name)
+    named = {name for rule in route.rules for name in rule.when if name.startswith(HEADER_PREFIX)}
+    record.signals = {**signals.known(), **{name: signals.get(name) for name in named}}
+
+
 def _open_record(exchange: Exchange, headers: Mapping[str, str]) -> Record:
     return Record(
         id=exchange.request_id,
@@ -403,7 +419,7 @@ def _refuse(exchange: Exchange, error: GatewayError, record: Record) -> None:
 def _end_cancelled(exchange: Exchange, record: Record) -> None:
     """The client left, or the gateway's time to drain is over."""
     if exchange.client_left:
-        record.outcome = "client_left"
+        record.outcome = record.outcome or "client_left"
         return
     error = _drained()
     record.outcome, record.error = "broken" if exchange.answered else "refused", error.code

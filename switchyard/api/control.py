@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from switchyard import __version__
 from switchyard.api.auth import Keys
 from switchyard.api.endpoints import ENDPOINTS
 from switchyard.api.envelope import error_body
+from switchyard.api.exchange import sane_id
 from switchyard.config.load import PolicyError
 from switchyard.errors import (
     BodyTooLarge,
@@ -56,13 +59,16 @@ class Gateway(Protocol):
         """The newest records, newest first."""
 
 
-def make_control(gateway: Gateway, keys: Keys, max_body_bytes: int, lifespan: Callable[[FastAPI], Any]) -> FastAPI:
+def make_control(
+    gateway: Gateway, keys: Keys, max_body_bytes: int, next_id: Callable[[], str], lifespan: Callable[[FastAPI], Any]
+) -> FastAPI:
     """The FastAPI app around a gateway.
 
     Args:
         gateway: what is shown.
         keys: who may see it.
         max_body_bytes: longest body of `/v1/decision`.
+        next_id: gives a fresh request id.
         lifespan: owns every background task.
     """
     app = FastAPI(title="Switchyard", version=__version__, lifespan=lifespan, redoc_url=None, docs_url="/docs")
@@ -82,6 +88,11 @@ def make_control(gateway: Gateway, keys: Keys, max_body_bytes: int, lifespan: Ca
     @app.exception_handler(GatewayError)
     async def _refuse(request: Request, error: GatewayError) -> Response:
         return _error_response(request, error, error.status)
+
+    @app.exception_handler(RequestValidationError)
+    async def _refuse_invalid(request: Request, error: RequestValidationError) -> Response:
+        found = "; ".join(f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg']}" for e in error.errors())
+        return _error_response(request, InvalidRequest(found), 400)
 
     @app.exception_handler(HTTPException)
     async def _refuse_http(request: Request, error: HTTPException) -> Response:
@@ -160,7 +171,29 @@ def make_control(gateway: Gateway, keys: Keys, max_body_bytes: int, lifespan: Ca
         """The latest decision records, newest first."""
         return gateway.latest_decisions(max(0, min(limit, 1000)))
 
+    app.add_middleware(_RequestIds, next_id=next_id)
     return app
+
+
+class _RequestIds:
+    """Gives every answer of the control plane a request id, as those of the data plane have one."""
+
+    def __init__(self, app: ASGIApp, next_id: Callable[[], str]) -> None:
+        self._app = app
+        self._next_id = next_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = (sane_id(scope["headers"]) or self._next_id()).encode("ascii")
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", []), (b"x-request-id", request_id)]}
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
 
 
 async def _limited_body(request: Request, limit: int) -> bytes:

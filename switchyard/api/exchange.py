@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _JSON = (b"content-type", b"application/json")
+
+
+def sane_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """A client's request id where it is one, short and plain; else nothing."""
+    given = [value for name, value in headers if name == b"x-request-id"]
+    return given[0].decode("ascii") if len(given) == 1 and _SANE_ID.fullmatch(given[0]) else ""
 
 
 class Exchange:
@@ -57,9 +63,7 @@ class Exchange:
 
     def _choose_id(self) -> tuple[str, str]:
         """Our own id, and the client's where it is short and plain: that one is echoed."""
-        given = [value for name, value in self.headers if name == b"x-request-id"]
-        sane = given[0].decode("ascii") if len(given) == 1 and _SANE_ID.fullmatch(given[0]) else ""
-        return self._door.next_id(), sane
+        return self._door.next_id(), sane_id(self.headers)
 
     @property
     def answered(self) -> bool:
@@ -91,11 +95,6 @@ class Exchange:
                 raise self._too_large()
         if self._door.draining:
             raise Draining("the gateway is shutting down; ask another one", retry_after_s=5)
-
-    @property
-    def announced_bytes(self) -> int:
-        """Content-Length of the request; 0 without one."""
-        return next((int(v) for n, v in self.headers if n == b"content-length" and v.isdigit()), 0)
 
     def take(self, body: bytes) -> None:
         """A piece of the body."""

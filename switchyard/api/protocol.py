@@ -34,6 +34,7 @@ MAX_HEADERS = 200
 UNENDED_SLACK_BYTES = 64 * 1024  # the end of the request before may have come in the same piece
 HEAD_LIMIT_S = 20.0  # for a request's head to arrive
 BODY_STALL_S = 25.0  # longest pause inside a request's body
+_OFFER = frozenset({b"connection", b"upgrade", b"http2-settings"})
 KEEP_ALIVE_S = 75.0  # longer than the pools of common clients
 WRITE_STALL_S = 300.0  # a client that takes nothing for so long is gone
 
@@ -57,7 +58,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._deadline_s = 0.0  # for the part of a request that is awaited; 0: none
         self._blocked_since_s = 0.0
         self._unended_bytes = 0
-        self._unparsed_left = 0  # bytes of a body that come without the parser
+        self._offering: list[tuple[bytes, bytes]] | None = None  # headers of a request that offered an upgrade
+        self.url = b""
 
     # ---- limits ----
 
@@ -96,13 +98,10 @@ class GatewayProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._ignoring:
             return
-        if self._unparsed_left:
-            self._take_unparsed(data)
-            return
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._go_on_without_upgrade(data[upgrade.args[0] :])
+            self._parse_without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             if not self._ignoring:
                 cause = error.__context__
@@ -112,31 +111,16 @@ class GatewayProtocol(HttpToolsProtocol):
             if self._unended_bytes > MAX_HEAD_BYTES + UNENDED_SLACK_BYTES:
                 self._answer_and_close(_too_long_a_head())
 
-    def _go_on_without_upgrade(self, rest: bytes) -> None:
-        """An offer to switch protocols (Java's client makes one with every request) is not taken up.
+    def _parse_without_upgrade(self, rest: bytes) -> None:
+        """An offer to switch protocols is not taken up: read the request again as if it had not been made.
 
-        The parser stops at the head then: the body is read here, and the connection closes after the answer.
+        Java's client makes one with every request; the parser stops at its head, with the body unread.
         """
-        exchange = self._exchange
-        if exchange is None:  # an upgrade that uvicorn has been asked for
-            self._ignoring = True
-            return
-        exchange.keep_alive = False
-        if self._unparsed_left and rest:
-            self._take_unparsed(rest)
-
-    def _take_unparsed(self, data: bytes) -> None:
-        exchange = self._exchange
-        if exchange is None:
-            return
-        self._deadline_s = self.loop.time() + BODY_STALL_S
-        piece = data[: self._unparsed_left]
-        self._unparsed_left -= len(piece)
-        exchange.take(piece)
-        if not self._unparsed_left:
-            self._ignoring = True
-            self._deadline_s = 0.0
-            exchange.begin(self.server_state.tasks)
+        head = [self.parser.get_method() + b" " + self.url + b" HTTP/1.1"]
+        head += [name + b": " + value for name, value in self.headers if name not in _OFFER]
+        self._offering = self.headers
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(b"\r\n".join([*head, b"", b""]) + rest)
 
     def pause_writing(self) -> None:
         """The client reads slower than we write."""
@@ -201,8 +185,12 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is complete: find out whose request this is."""
-        if self._ignoring:
+        if self._ignoring or self.parser.should_upgrade():
             return
+        if self._offering is not None:  # it is known as it came
+            self.headers, self._offering = self._offering, None
+        if self.parser.get_http_version() not in {"1.0", "1.1"}:
+            raise InvalidRequest("HTTP/1.1 or HTTP/1.0 is spoken here")
         self._reading_head = False
         target = self.url
         path = target.partition(b"?")[0]
@@ -259,12 +247,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is complete."""
-        if self._ignoring:
+        if self._ignoring or self.parser.should_upgrade():
             return
-        if self._exchange is not None and self.parser.should_upgrade():
-            self._unparsed_left = self._exchange.announced_bytes
-            if self._unparsed_left:
-                return
         self._deadline_s = 0.0
         if self._exchange is None:
             super().on_message_complete()

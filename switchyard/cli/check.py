@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 
 from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, CommandFailed
 from switchyard.config.load import PolicyError, load_policy, read_secrets
-from switchyard.config.policy import Policy, Threshold
+from switchyard.config.policy import LocalClassifier, Policy, Threshold
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +56,8 @@ def _summary(policy: Policy) -> str:
 
 def find_warnings(policy: Policy, file: str, environment: Mapping[str, str]) -> Iterator[str]:
     """What is no error, but may not do what its author thinks."""
+    from switchyard.routing.classify.local import why_not
+
     try:
         read_secrets(policy, file, environment)
     except PolicyError as error:
@@ -63,6 +65,10 @@ def find_warnings(policy: Policy, file: str, environment: Mapping[str, str]) -> 
             yield f"{problem.key}: {problem.message} here; `serve` will refuse to start without it"
     if policy.server.state != "memory":
         yield "server.state: pins are kept in this process only in this version; Redis is not used yet"
+    for name, route in policy.routes.items():
+        for block in route.classify:
+            if isinstance(block, LocalClassifier) and (reason := why_not(block.model)):
+                yield f"routes.{name}.classify: {reason}; `serve` will refuse to start"
     if not policy.routes:
         yield "there are no routes: clients can only ask for pools by name"
     for name, pool in policy.pools.items():

@@ -17,6 +17,7 @@ COMMANDS = {
     "init": "write a commented policy for the engines at some URLs",
     "serve": "run the gateway with a policy",
     "check": "say everything that is wrong with a policy, or that it is good",
+    "whatif": "decide recorded traffic anew under another policy: what moves, and what that does to shares and queues",
     "explain": "show how a policy decides about a request in a file",
     "schema": "print the JSON Schema of policies",
     "demo": "start small real engines and the gateway, and show routed requests",

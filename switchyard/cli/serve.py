@@ -55,6 +55,7 @@ def run(given: argparse.Namespace) -> int:
     policy = source.with_overrides(policy)
     secrets = read_policy_secrets(policy, given.policy)
     check_exposure(policy)
+    check_local(policy)
     set_up_logging(sys.stderr, given.verbose)
     listener = listen(policy.server.host, policy.server.port)
     try:
@@ -68,6 +69,17 @@ def run(given: argparse.Namespace) -> int:
     print(f"switchyard listens on http://{host}:{port}  models: {routes}", file=sys.stderr, flush=True)
     serve_on(gateway, listener)
     return GOOD
+
+
+def check_local(policy: Policy) -> None:
+    """Refuse to start when a classifier's model can't be used here: abstaining for ever is not what its author wants."""
+    from switchyard.config.policy import LocalClassifier
+    from switchyard.routing.classify.local import why_not
+
+    for route in policy.routes.values():
+        for block in route.classify:
+            if isinstance(block, LocalClassifier) and (reason := why_not(block.model)):
+                raise CommandFailed(reason, NOT_GOOD)
 
 
 def check_exposure(policy: Policy) -> None:

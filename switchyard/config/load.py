@@ -352,7 +352,7 @@ def _explain(path: KeyPath, details: list[ErrorDetails]) -> tuple[str, str]:
     if kind == "union_tag_invalid":
         return f"type {context['tag']} is not known", f"one of {context['expected_tags']}"
     if kind == "union_tag_not_found":
-        return "the key type is missing", "embedded or model"
+        return "the key type is missing", "embedded, model or local"
     expected = list(dict.fromkeys(_expected(d) for d in details))
     given = first["input"]
     shown = "" if isinstance(given, dict | list | tuple) else f", not {_plain(given)}"

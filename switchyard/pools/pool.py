@@ -150,8 +150,8 @@ class Pool:
             waiter.leave()
             raise
         finally:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
+            if not waiter.served:
+                self._remove(waiter)
                 self.wake()
 
     def has_free(self, exclude: Collection[str]) -> bool:
@@ -161,6 +161,8 @@ class Pool:
     def wake(self) -> None:
         """Give free places to those who wait, in their order; who can't use a place lets the next one have it."""
         for waiter in tuple(self._waiting):
+            if waiter.served:  # by a call of this from within this
+                continue
             lease = self._place(waiter.key, waiter.tokens, waiter.exclude)
             if lease is None:
                 left = [r for r in self.replicas if r.label not in waiter.exclude]
@@ -170,11 +172,16 @@ class Pool:
                 if not waiter.exclude:
                     return
                 continue
-            self._waiting.remove(waiter)
+            self._remove(waiter)
             if waiter.lease.done():  # it left in this very moment
                 lease.release()
             else:
                 waiter.lease.set_result(lease)
+
+    def _remove(self, waiter: _Waiter) -> None:
+        if not waiter.served:
+            waiter.served = True
+            self._waiting.remove(waiter)
 
     def _place(self, key: str, tokens: int, exclude: Collection[str]) -> Lease | None:
         now_s = asyncio.get_running_loop().time()
@@ -221,6 +228,7 @@ class _Waiter:
         self.key = key
         self.tokens = tokens
         self.exclude = exclude
+        self.served = False  # out of the queue, whichever way
         self.lease: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
 
     def leave(self) -> None:

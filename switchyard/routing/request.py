@@ -152,6 +152,8 @@ def _retry(readable: bytes, error: Exception) -> dict[str, msgspec.Raw]:
         return _FIELDS.decode(readable)
     except msgspec.ValidationError:
         raise InvalidRequest("the body must be a JSON object") from None
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deep to be read") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as again:
         if not readable.strip():
             raise InvalidRequest("the body is empty; a JSON object is expected") from None

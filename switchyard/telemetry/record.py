@@ -18,6 +18,7 @@ class Record:
 
     Attributes:
         id: the request id that the client sees.
+        ended_at_s: when it ended by the wall clock, seconds of the epoch.
         outcome: ok, refused (by the gateway), engine_error, broken (in mid-answer), client_left.
         attempts: pool and replica of every try.
         escalation: why a larger pool had to take over in mid-answer.
@@ -56,6 +57,7 @@ class Record:
     first_byte_s: float = 0.0
     first_token_s: float = 0.0
     ended_s: float = 0.0
+    ended_at_s: float = 0.0
     request_bytes: int = 0
     answer_bytes: int = 0
     input_tokens: int | None = None
@@ -65,7 +67,7 @@ class Record:
     def as_line(self) -> dict[str, Any]:
         """The decision record as it is written: durations in ms, unknown as null, no text of prompts unless asked for."""
         line: dict[str, Any] = {
-            "id": self.id, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "path": self.path, "protocol": self.protocol,
+            "id": self.id, "time": _local(self.ended_at_s), "path": self.path, "protocol": self.protocol,
             "model": self.model, "route": self.route, "stream": self.stream, "key": self.key_name, "session": self.session,
             "session_source": self.session_source, "signals": self.signals, "decision": self.decision, "pool": self.pool,
             "replica": self.replica, "changed": self.changed,
@@ -90,6 +92,12 @@ class Record:
         return line
 
 
+def _local(at_s: float) -> str:
+    """Seconds of the epoch as local time, in milliseconds."""
+    local = time.localtime(at_s)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', local)}.{int(at_s % 1 * 1000):03d}{time.strftime('%z', local)}"
+
+
 def _ms(begin_s: float, end_s: float) -> float | None:
     return round((end_s - begin_s) * 1000, 3) if begin_s and end_s else None
 
@@ -110,7 +118,7 @@ class Recorder:
 
     def close(self, record: Record, now_s: float) -> None:
         """A request has ended, whichever way."""
-        record.ended_s = now_s
+        record.ended_s, record.ended_at_s = now_s, time.time()
         self.latest.append(record)
         for listener in self._listeners:
             listener.note(record)

@@ -48,7 +48,8 @@ class Response:
     """
 
     __slots__ = (
-        "_buffer", "_buffered", "_connection", "_ended", "_error", "_head", "_sink", "head_s", "headers", "length", "status",
+        "_buffer", "_buffered", "_client_waits", "_connection",
+        "_ended", "_error", "_head", "_sink", "head_s", "headers", "length", "status",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
@@ -58,6 +59,7 @@ class Response:
         self._buffered = 0
         self._sink: Sink | None = None
         self._ended = False
+        self._client_waits = False
         self._error: Exception | None = None
         self.status = 0
         self.headers: Headers = []
@@ -84,7 +86,7 @@ class Response:
             sink.end()
         elif self._error is not None:
             sink.fail(_as_broken(self._error))
-        else:
+        elif not self._client_waits:
             self._connection.resume()
 
     async def read(self, limit: int) -> bytes:
@@ -98,11 +100,13 @@ class Response:
         return await collector.done
 
     def pause(self) -> None:
-        """Stop taking bytes from the engine."""
+        """Stop taking bytes from the engine: the client is behind."""
+        self._client_waits = True
         self._connection.pause()
 
     def resume(self) -> None:
         """Go on taking bytes."""
+        self._client_waits = False
         self._connection.resume()
 
     def abandon(self) -> None:

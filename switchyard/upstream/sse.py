@@ -20,6 +20,7 @@ _FIRST_TOKEN = {
     "messages": re.compile(rb'"(?:text|thinking|partial_json)"\s*:\s*"[^"]|"type"\s*:\s*"tool_use"'),
     "responses": re.compile(rb'"delta"\s*:\s*"[^"]|"type"\s*:\s*"function_call"'),
 }
+_LAST_EVENTS = (b"data: [DONE]", b"data:[DONE]", b"event: message_stop", b"event: response.completed")
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 _ID = re.compile(rb'"id"\s*:\s*"(resp_[^"\\]{1,200})"')
 
@@ -107,6 +108,11 @@ class AnswerReader:
         """Whether the stream stands at the end of an event (or has not begun)."""
         end = self.tail[-4:]
         return not end or end.endswith((b"\n\n", b"\r\r", b"\r\n\r\n"))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the stream's own last event has been seen, though the body may go on."""
+        return any(mark in self.tail[-TAIL_BYTES:] for mark in _LAST_EVENTS)
 
     def usage(self) -> Usage:
         """The last usage report; the parts that Messages sends apart are put together."""

@@ -235,11 +235,14 @@ class Engine:
         if self._server is not None:
             self._server.close()
             self._server = None
-        for connection in list(self.connections):
-            connection.reset()
-        tasks = [c.task for c in self.connections if c.task is not None]
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0.01)
+        while True:  # a connection may still be on its way in
+            for connection in list(self.connections):
+                connection.reset()
+            await asyncio.sleep(0.01)
+            running = asyncio.all_tasks() - {asyncio.current_task()}
+            if not running and not self.connections:
+                return
+            await asyncio.wait(running or {asyncio.ensure_future(asyncio.sleep(0))}, timeout=0.1)
 
     def script_for(self, request: Request) -> Iterable[Step]:
         """What to do about a request."""

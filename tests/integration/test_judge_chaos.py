@@ -13,7 +13,8 @@ RATE_PER_S = 100
 TROUBLES = (
     [HANG], [RESET], [CLOSE],
     reply({"error": {"message": "x", "type": "t"}}, 500), reply(b"\xff\x00 nonsense"),
-    reply({"choices": [{"logprobs": None}]}), reply({"error": {"message": "busy", "type": "t"}}, 429), [0.5, *reply({"choices": []})],
+    reply({"choices": [{"logprobs": None}]}), reply({"error": {"message": "busy", "type": "t"}}, 429),
+    [0.5, *reply({"choices": []})],
 )  # fmt: skip
 
 
