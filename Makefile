@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt docs schema test-vllm test-agents bench clean
+.PHONY: help demo test check fmt docs schema test-vllm test-agents soak fuzz bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,16 @@ BENCH := $(or $(TMPDIR),/tmp)/switchyard-bench
 PEERS ?= nginx,vllm-router,nemo-switchyard,litellm
 test-agents: $(READY) ## real agents from npm and PyPI through the gateway (root, Node.js; installs ~/.cache/switchyard/agents-* when missing)
 	$(BIN)/pytest tests/agents $(ARGS)
+
+MINUTES ?= 20
+soak: $(READY) ## mixed traffic with every request accounted for; MINUTES=4 ARGS='--rate 6 --seed 1'
+	$(BIN)/python tests/soak/soak.py --minutes $(MINUTES) $(ARGS)
+
+TARGET ?= front
+SECONDS ?= 60
+fuzz: $(READY) ## coverage-guided fuzzing; TARGET=sse|engine|headers|body|envelope|front SECONDS=60
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check atheris
+	$(BIN)/python tests/fuzz/atheris_driver.py $(TARGET) -max_total_time=$(SECONDS) $(ARGS)
 
 bench: $(READY) ## speed beside peers in the same run (needs cc, two cores); PEERS=nginx,vllm-router ARGS='--rounds 3'
 	$(BIN)/python benchmarks/bench.py setup-peers --peers $(PEERS) --work $(BENCH) || true

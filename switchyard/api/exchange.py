@@ -124,9 +124,11 @@ class Exchange:
         self._protocol.server_state.tasks.discard(task)
         # No cycles are left behind: what a request made is freed at once, and the collector finds nothing to do.
         self._task = self._pause = self._resume = None
-        if task.cancelled() or task.exception() is None or self._complete or self.client_left:
+        if task.cancelled() or task.exception() is None:
             return
         self._protocol.logger.error("a request failed inside the gateway", exc_info=task.exception())
+        if self._complete or self.client_left:
+            return
         if self._answered:
             self._transport.abort()
         else:
