@@ -1,6 +1,6 @@
 """Tiny transformers models with random weights and a tokenizer of a few words, written to a folder in a second.
 
-By hand, with a Python that has transformers and torch:  python tests/unit/routing/classify/tiny_models.py FOLDER
+By hand, with a Python that has transformers and torch:  python tests/engines/tiny_models.py FOLDER
 """
 
 import sys

@@ -1,21 +1,54 @@
-"""The local classifier with real, tiny models; only where transformers and torch are installed."""
+"""The local classifier with real, tiny models: transformers and torch come from vLLM's environment. Run by `make test-vllm`."""
+
+from __future__ import annotations
 
 import asyncio
 import math
+import os
+import sys
+from collections.abc import Iterator
 
 import pytest
+from tiny_models import make_causal, make_sequence
+from unit.build import chat, signals_of
+from vllm_env import ensure
 
 from switchyard.routing.classify.local import LocalClassifier, Worker, worker_command
 from switchyard.routing.classify.worker import load
 
-from ...build import chat, signals_of
-from .tiny_models import make_causal, make_sequence
-
-transformers = pytest.importorskip("transformers")
-torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 
-def test_a_sequence_classifier_gives_the_probability_of_its_label(tmp_path):
+@pytest.fixture(scope="module", autouse=True)
+def _borrowed_packages() -> Iterator[None]:
+    """Behind this environment's own packages, so that only what is missing here comes from there."""
+    (site,) = (ensure().root / "venv").glob("lib/python*/site-packages")
+    before = os.environ.get("PYTHONPATH")
+    sys.path.append(str(site))
+    os.environ["PYTHONPATH"] = str(site)
+    yield
+    sys.path.remove(str(site))
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture
+def transformers():
+    import transformers
+
+    return transformers
+
+
+@pytest.fixture
+def torch():
+    import torch
+
+    return torch
+
+
+def test_a_sequence_classifier_gives_the_probability_of_its_label(tmp_path, transformers, torch):
     path = make_sequence(tmp_path)
     small, what = load(str(path), "sequence", "small", 32)
     big, _ = load(str(path), "sequence", "big", 32)
@@ -43,7 +76,7 @@ def test_labels_must_be_clear(tmp_path):
 
 
 @pytest.mark.parametrize("template", [None, "{% for m in messages %}{{ m['content'] }}{% endfor %} ?"])
-def test_a_causal_model_is_read_at_its_next_token(tmp_path, template):
+def test_a_causal_model_is_read_at_its_next_token(tmp_path, template, transformers, torch):
     path = make_causal(tmp_path, template)
     score, _ = load(str(path), "causal", "", 32)
     model = transformers.AutoModelForCausalLM.from_pretrained(path)
