@@ -36,7 +36,7 @@ from switchyard.config.vocabulary import HEADER_PREFIX, PROTOCOLS, REQUEST_CLASS
 from switchyard.errors import LEAVES, GatewayError
 from switchyard.routing import session, signals
 from switchyard.routing.decision import Kind
-from switchyard.telemetry.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from switchyard.telemetry.metrics import ASKED, COUNTERS, GAUGES, HISTOGRAMS
 from switchyard.telemetry.record import KEPT
 from switchyard.upstream import headers as crossing
 
@@ -251,7 +251,7 @@ def metrics_page() -> str:
             "own, never what a client sent. The names in brackets are labels."
         ),
         "## Counters",
-        "\n".join(entry(f"{name}_total", help_, labels) for name, (help_, labels) in COUNTERS.items()),
+        "\n".join(entry(f"{name}_total", help_, labels) for name, (help_, labels) in [*COUNTERS.items(), *ASKED.items()]),
         "## Histograms",
         fill("Each has `_bucket`, `_sum` and `_count`. All are in seconds."),
         "\n".join(entry(name, help_, labels) for name, (help_, labels, _) in HISTOGRAMS.items()),

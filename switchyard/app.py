@@ -35,6 +35,7 @@ from switchyard.routing.classify.flight import Flight
 from switchyard.routing.classify.local import LocalClassifier as Local
 from switchyard.routing.classify.local import Worker, worker_command
 from switchyard.routing.classify.model import Ask, ModelJudge, has_score
+from switchyard.routing.classify.stats import AskStats
 from switchyard.routing.lookup import Names
 from switchyard.routing.pressure import PressureRelief
 from switchyard.routing.request import Body, RequestView
@@ -112,7 +113,7 @@ class Gateway:
         self._pins = Pins(server.session_ttl_s, time.monotonic)
         self._stored = StoredResponses()
         self._retry_budget = RetryBudget()
-        self._metrics = Metrics(self._read_gauges)
+        self._metrics = Metrics(self._read_gauges, self._read_asked)
         self._decision_log = DecisionLog(server.decision_log) if server.decision_log else None
         listeners: list[Listener] = [self._metrics]
         if self._decision_log is not None:
@@ -397,6 +398,25 @@ class Gateway:
     def latest_decisions(self, limit: int) -> list[dict[str, Any]]:
         """See `api.control.Gateway`."""
         return [record.as_line() for record in list(self._recorder.latest)[::-1][:limit]]
+
+    def _read_asked(self) -> Iterator[tuple[str, Labels, float]]:
+        totals: dict[tuple[str, Labels], float] = {}
+        for block, classifier in self._made.items():
+            stats = getattr(classifier, "stats", None)
+            if not isinstance(stats, AskStats):
+                continue
+            by = f"model {block.pool}" if isinstance(block, ModelClassifier) else block.type
+            results = {"asked": stats.asked, "answered": stats.answered, "cached": stats.cached, "joined": stats.joined}
+            found: list[tuple[str, Labels, float]] = [
+                *(("switchyard_classifier_questions", (by, result), value) for result, value in results.items()),
+                *(("switchyard_classifier_abstentions", (by, why), count) for why, count in stats.abstained.items()),
+                ("switchyard_classifier_seconds", (by,), stats.seconds),
+                ("switchyard_classifier_tokens", (by, "input"), stats.input_tokens),
+                ("switchyard_classifier_tokens", (by, "output"), stats.output_tokens),
+            ]
+            for name, labels, value in found:  # two blocks may ask the same pool
+                totals[(name, labels)] = totals.get((name, labels), 0.0) + value
+        yield from ((name, labels, value) for (name, labels), value in totals.items())
 
     def _read_gauges(self) -> Iterator[tuple[str, Labels, float]]:
         for pool in self.pools.values():

@@ -57,6 +57,18 @@ HISTOGRAMS: dict[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
     ),
     "switchyard_overhead_seconds": ("The gateway's own time before sending: all but the queue.", (), SHORT_SECONDS),
 }
+ASKED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "switchyard_classifier_questions": (
+        "Classifiers that ask somebody: questions asked, answered, found in memory (cached), joined to a running one.",
+        ("classifier", "result"),
+    ),
+    "switchyard_classifier_abstentions": (
+        "Requests that such a classifier gave no score, by reason.",
+        ("classifier", "reason"),
+    ),
+    "switchyard_classifier_seconds": ("Time that answered questions took together.", ("classifier",)),
+    "switchyard_classifier_tokens": ("Tokens of a judge's answers, as its engine counted them.", ("classifier", "kind")),
+}
 GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "switchyard_in_flight": ("Requests on a replica, to the end of the body.", ("pool", "replica")),
     "switchyard_queued": ("Requests that wait for a pool.", ("pool",)),
@@ -87,10 +99,12 @@ class Metrics(Collector):
 
     Args:
         read_gauges: called at a scrape; gives name, label values and value of each gauge.
+        read_asked: the same for the counters of classifiers that ask somebody.
     """
 
-    def __init__(self, read_gauges: Callable[[], Reading]) -> None:
+    def __init__(self, read_gauges: Callable[[], Reading], read_asked: Callable[[], Reading] = lambda: ()) -> None:
         self._read_gauges = read_gauges
+        self._read_asked = read_asked
         self._counters: dict[str, defaultdict[Labels, float]] = {name: defaultdict(float) for name in COUNTERS}
         self._histograms: dict[str, dict[Labels, _Histogram]] = {name: {} for name in HISTOGRAMS}
         self._registry = CollectorRegistry(auto_describe=False)
@@ -161,6 +175,10 @@ class Metrics(Collector):
                 steps = zip([*map(str, bounds), "+Inf"], map(float, accumulate(found.counts)), strict=True)
                 histogram.add_metric(values, list(steps), found.sum)
             yield histogram
+        asked = {name: CounterMetricFamily(name, help_, labels=labels) for name, (help_, labels) in ASKED.items()}
+        for name, values, value in self._read_asked():
+            asked[name].add_metric(values, value)
+        yield from asked.values()
         gauges = {name: GaugeMetricFamily(name, help_, labels=labels) for name, (help_, labels) in GAUGES.items()}
         for name, values, value in self._read_gauges():
             gauges[name].add_metric(values, value)

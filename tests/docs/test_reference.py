@@ -10,7 +10,7 @@ from switchyard.cli.main import make_parser
 from switchyard.config.schema import policy_schema
 from switchyard.config.vocabulary import SIGNALS
 from switchyard.errors import LEAVES
-from switchyard.telemetry.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from switchyard.telemetry.metrics import ASKED, COUNTERS, GAUGES, HISTOGRAMS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 HEADERS = [
@@ -47,7 +47,7 @@ def test_every_error_code_with_its_status():
 
 def test_every_metric():
     text = page("metrics")
-    names = [f"{name}_total" for name in COUNTERS] + [*HISTOGRAMS, *GAUGES]
+    names = [f"{name}_total" for name in [*COUNTERS, *ASKED]] + [*HISTOGRAMS, *GAUGES]
     assert [n for n in names if not mentions(text, n) and not mentions(text, n.removesuffix("_total"))] == []
 
 

@@ -3,14 +3,14 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from switchyard.telemetry.metrics import COUNTERS, GAUGES, HISTOGRAMS, Metrics
+from switchyard.telemetry.metrics import ASKED, COUNTERS, GAUGES, HISTOGRAMS, Metrics
 
 from .records import DECISION, record_of
 
 LABELS = {
     **{name: set(labels) for name, (_, labels) in COUNTERS.items()},
     **{name: set(labels) for name, (_, labels, _) in HISTOGRAMS.items()},
-    **{name: set(labels) for name, (_, labels) in GAUGES.items()},
+    **{name: set(labels) for name, (_, labels) in [*GAUGES.items(), *ASKED.items()]},
 }
 
 
@@ -91,7 +91,10 @@ def test_gauges_are_read_at_the_scrape():
 
 
 def test_every_name_is_exported_with_its_help_and_only_with_its_labels():
-    metrics = Metrics(lambda: [(name, tuple("x" for _ in labels), 1.0) for name, (_, labels) in GAUGES.items()])
+    def ones(table):
+        return lambda: [(name, tuple("x" for _ in labels), 1.0) for name, (_, labels) in table.items()]
+
+    metrics = Metrics(ones(GAUGES), ones(ASKED))
     for how in ({}, {"error": "x", "decision": {**DECISION, "degraded": True}}, {"output_tokens": None}):
         metrics.note(record_of(**how))
     families = {f.name: f for f in text_string_to_metric_families(metrics.text().decode())}

@@ -1,7 +1,7 @@
 """What is written about one request: complete, and without a word of its prompt unless asked for."""
 
 import json
-import time
+from datetime import datetime
 
 import msgspec
 import pytest
@@ -29,7 +29,7 @@ def test_a_line_says_where_it_went_why_and_how_long_it_took():
     assert line["tokens"] == {"input": 40, "output": 12, "cached": 30}
     assert line["attempts"] == ["small/small-1"]
     assert line["bytes"] == {"request": 500, "answer": 900}
-    time.strptime(line["time"], "%Y-%m-%dT%H:%M:%S%z")
+    datetime.strptime(line["time"], "%Y-%m-%dT%H:%M:%S.%f%z")
 
 
 def test_what_never_happened_is_null_and_not_zero():
