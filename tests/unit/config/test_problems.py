@@ -30,7 +30,7 @@ PROBLEMS = [
     # missing keys
     ("  third: {model: m}", 9, "pools.third.replicas", "the key replicas is missing", ""),
     (ROUTE + "    otherwise: big\n    classify: [{pool: big}]", 12, "routes.auto.classify[0]", "type is missing",
-     "embedded or model"),
+     "embedded, model or local"),
     (ROUTE + "    otherwise: big\n    rules: [{use: big}]", 12, "routes.auto.rules[0].when", "the key when is missing", ""),
     # words from a list
     (POOL + "    balance: prefx", 12, "pools.third.balance", "prefix, least_tokens, p2c", "did you mean prefix?"),
