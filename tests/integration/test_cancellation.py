@@ -193,10 +193,7 @@ def test_a_client_that_left_costs_the_replica_nothing(gateway: Gateway, client: 
 def test_leaving_after_the_last_event_is_a_good_end(
     gateway: Gateway, client: Client, engine: Engine, kind: str, last: bytes
 ) -> None:
-    """The OpenAI SDK closes when it has read [DONE], often before the engine has ended its body.
-
-    BUG: counted as client_left, and the tokens are not counted.
-    """
+    """The OpenAI SDK closes when it has read [DONE], often before the engine has ended its body."""
     engine.play(stream(sse({"n": 1}), last, 0.3))
     before = left(gateway), gateway.metric("switchyard_output_tokens_total", pool="small")
     connection = client.start(*ask(kind, stream=True))

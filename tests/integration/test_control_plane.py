@@ -290,7 +290,7 @@ def test_records_are_bounded(client: Client) -> None:
 
 
 def test_a_limit_that_is_no_number(client: Client) -> None:
-    """In our shape like all errors. BUG: FastAPI's own {"detail": [...]}."""
+    """In our shape like all errors."""
     answer = client.get("/admin/decisions?limit=x")
     assert answer.status in {400, 422}
     error_of("chat", answer.json())

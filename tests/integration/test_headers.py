@@ -181,7 +181,7 @@ def test_errors_have_an_id_too(client: Client) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/nobody", "/nowhere"])
 def test_the_control_plane_has_ids_too(client: Client, path: str) -> None:
-    """Every response says so. BUG: those of the control plane have none."""
+    """Every response says so."""
     assert (client.get(path).header("x-request-id") or "").startswith("req-")
     assert client.get(path, [("x-request-id", "abc-1")]).header("x-request-id") == "abc-1"
 

@@ -64,10 +64,7 @@ def test_a_client_that_does_not_read(gateway: Gateway, engine: Engine, kind: str
 
 @pytest.mark.parametrize("framing", ["chunked", "length"])
 def test_a_whole_answer_that_begins_with_a_lot(gateway: Gateway, engine: Engine, framing: str) -> None:
-    """What came together with the head is more than the client takes: the pause that this makes has to last.
-
-    BUG: handing over what came with the head ends with resuming the engine.
-    """
+    """What came together with the head is more than the client takes: the pause that this makes has to last."""
     body = b"x" * MB
     if framing == "length":
         steps = [head(200, length=60 * MB) + body, *([body] * 59)]

@@ -108,7 +108,7 @@ def test_pools_don_t_wait_for_each_other(start: Start, engine: Engine) -> None:
 
 
 def test_all_leave_at_once(start: Start, engine: Engine) -> None:
-    """Those who run and those who wait: every place is free again. BUG: some stay taken for ever (Pool.wake)."""
+    """Those who run and those who wait: every place is free again."""
     gateway = start(Gateway(policy({"small": pool(engine, limits={"in_flight": 5, "queue": 100})})))
     client = gateway.client()
     engine.play([HANG])
@@ -185,7 +185,6 @@ def test_many_at_once_and_some_leave(start: Start, engine: Engine) -> None:
 
 
 def test_more_connections_than_allowed(start: Start, engine: Engine) -> None:
-    """BUG: those beyond hang (AttributeError: 'GatewayProtocol' object has no attribute 'url')."""
     gateway = start(Gateway(policy({"small": pool(engine)}, max_connections=5)))
     client = gateway.client()
     eventually(lambda: not gateway.inner.door.connections)
