@@ -192,7 +192,8 @@ class Gateway:
         changes = describe_changes(self.policy, policy)
         self._policy_problem = ""
         if changes:
-            self._install(policy, secrets)
+            # The server's own block is read at the start only, whatever the file says now.
+            self._install(policy.model_copy(update={"server": self.policy.server}), secrets)
             self._metrics.count_reload(good=True)
             log.info("new policy: %s", "; ".join(changes))
         return changes
@@ -226,7 +227,15 @@ class Gateway:
         gone = [made for block, made in old.items() if block not in self._made and isinstance(made, Local)]
         if gone:  # their model's memory is wanted; requests that they are asked about go on to the next classifier
             self._stopping = _start(_stop_all(gone), "classifiers that are gone")
+        if self._started:
+            self._warm_up()
         return {name: [self._made[block] for block in route.classify] for name, route in policy.routes.items()}
+
+    def _warm_up(self) -> None:
+        """Local models load in their processes, so that the first question need not wait for them."""
+        for classifier in self._made.values():
+            if isinstance(classifier, Local):
+                classifier.start()
 
     def _make_classifier(self, block: ClassifierBlock) -> Classifier:
         if isinstance(block, ModelClassifier):
@@ -242,9 +251,14 @@ class Gateway:
         old, self._steering = self._steering, {}
         for name, route in policy.routes.items():
             share, pressure = old.get(name, (None, None))
-            if route.share is None or share is None or share.settings != route.share:
-                share = ShareControl(route.share, [step.use for step in route.choose]) if route.share is not None else None
-            if route.pressure is None or pressure is None or pressure.settings != route.pressure:
+            order = tuple(step.use for step in route.choose)
+            if route.share is None or share is None or (share.settings, share.order) != (route.share, order):
+                share = ShareControl(route.share, order) if route.share is not None else None
+            if (
+                route.pressure is None
+                or pressure is None
+                or (pressure.settings, pressure.choose) != (route.pressure, route.choose)
+            ):
                 pressure = PressureRelief(route.pressure, route.choose) if route.pressure is not None else None
             if share is not None or pressure is not None:
                 self._steering[name] = (share, pressure)
@@ -302,6 +316,7 @@ class Gateway:
             async with asyncio.timeout(FIRST_PROBE_LIMIT_S):
                 await prober.probe_once(self.pools.values())
         self._started = True
+        self._warm_up()
         down = [f"{r.pool}/{r.label}" for p in self.pools.values() for r in p.replicas if not r.healthy]
         if down:
             log.warning("serving, but these replicas can't be used now: %s", ", ".join(down))
@@ -331,10 +346,6 @@ class Gateway:
 
     def _sweep_clients(self) -> None:
         self.door.sweep(asyncio.get_running_loop().time())
-
-    def drain(self) -> None:
-        """Take no new requests; /readyz says so at once."""
-        self.door.draining = True
 
     # ---- what the control plane shows (api.control.Gateway) ----
 

@@ -113,8 +113,8 @@ class Decider:
             self._pin(name, session, signals, decision)
         return decision
 
-    def note_escalation(self, target: Target, session_key: str, signals: Signals, pool: str) -> None:
-        """A larger pool had to take over: the session goes on there, where the conversation now is."""
+    def note_move(self, target: Target, session_key: str, signals: Signals, pool: str) -> None:
+        """Another pool had to take over: the session goes on there, where the conversation now is."""
         self._pins.put(target.route_name, Session(session_key, ""), Pin(pool, signals.turns))
 
     def longer_pool(self, target: Target, signals: Signals, than: str) -> str | None:

@@ -12,7 +12,7 @@ from switchyard.check.continuation import Continuation
 from switchyard.check.gate import StreamGate
 from switchyard.check.tools import GivenTools
 from switchyard.check.whole import check_answer, merge_usage
-from switchyard.errors import BadToolCall, GatewayError
+from switchyard.errors import BadToolCall, BrokenStream, GatewayError
 from switchyard.pools.replica import Lease
 from switchyard.routing.decision import Decision
 from switchyard.routing.request import RequestView
@@ -22,7 +22,7 @@ from switchyard.upstream.relay import Client, HideUsage, Relay, Step
 from switchyard.upstream.sse import AnswerReader
 
 CHECKED = frozenset({"chat", "messages", "responses"})
-MAX_ANSWER_BYTES = 32 * 1024 * 1024  # of an answer without a stream; a longer one is passed unchecked
+MAX_ANSWER_BYTES = 32 * 1024 * 1024  # of an answer without a stream; one that is announced as longer passes unchecked
 
 
 def larger_decision(decision: Decision, served_by: str, problem: str) -> Decision | None:
@@ -65,7 +65,7 @@ class Escalation:
         if self._lease is not None:
             self._lease.release()
 
-    async def whole(self, response: Response) -> tuple[Decision, Response, bytes]:
+    async def whole(self, response: Response, lease: Lease) -> tuple[Decision, Response, bytes]:
         """Read and check an answer without a stream; gives what the client gets.
 
         Raises:
@@ -73,9 +73,12 @@ class Escalation:
         """
         protocol = self._outgoing.view.protocol
         body = await response.read(MAX_ANSWER_BYTES)
-        problem = check_answer(protocol, body, self._tools) if len(body) < MAX_ANSWER_BYTES else None
+        if len(body) >= MAX_ANSWER_BYTES:
+            raise BrokenStream(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB, too long to be checked")
+        problem = check_answer(protocol, body, self._tools)
         if problem is None:
             return self._decision, response, body
+        lease.release()
         decision, second = await self._ask_larger(problem)
         if second.status >= 300:
             raise self._failure(problem)
@@ -123,10 +126,11 @@ class Escalation:
         return BadToolCall(f"pool {self._first_pool}: {problem}, and no larger pool could take over")
 
 
-def worth_checking(view: RequestView, decision: Decision, served_by: str) -> bool:
+def worth_checking(view: RequestView, decision: Decision, served_by: str, response: Response) -> bool:
     """Whether an answer can have a tool call, and a larger pool is there to take over a bad one."""
     larger = larger_decision(decision, served_by, "")
-    return larger is not None and view.protocol in CHECKED and view.tool_count > 0
+    fits = response.length is None or response.length < MAX_ANSWER_BYTES
+    return larger is not None and view.protocol in CHECKED and view.tool_count > 0 and fits
 
 
 def is_stream(response: Response) -> bool:

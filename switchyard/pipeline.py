@@ -162,19 +162,20 @@ class Pipeline:
             lease, response = await self._sender.send(outgoing, decision)
             if response.status >= 300:
                 refusal = await response.read(ERROR_BODY_BYTES)
-                longer = self._longer_pool(target, outgoing, response.status, refusal)
+                longer = self._longer_pool(target, outgoing, decision, response.status, refusal)
                 if longer is None:
                     self._pass_refusal(exchange, outgoing, decision, response, refusal)
                     return
                 lease.release()
                 reasons = (f"{outgoing.record.pool} says that its context is too small", *decision.reasons)
                 decision = replace(decision, pool=longer, fallbacks=(), reasons=reasons)
+                self._decider.note_move(target, outgoing.affinity, outgoing.signals, longer)
                 lease, response = await self._sender.send(outgoing, decision)
                 if response.status >= 300:
                     refusal = await response.read(ERROR_BODY_BYTES)
                     self._pass_refusal(exchange, outgoing, decision, response, refusal)
                     return
-            if target.route.check.tool_calls == "escalate" and worth_checking(view, decision, outgoing.record.pool):
+            if target.route.check.tool_calls == "escalate" and worth_checking(view, decision, outgoing.record.pool, response):
                 await self._relay_checked(exchange, target, outgoing, decision, response, lease)
             else:
                 await self._relay(exchange, outgoing, decision, response)
@@ -218,16 +219,17 @@ class Pipeline:
                 hide_usage = "usage" in record.changed
                 broken, last = await escalation.stream(exchange, response, reader, lease, hide_usage)
                 self._note_answer(last, broken, record, outgoing.view, stored=not record.escalation)
-                record.first_token_s = reader.first_token_s or last.first_token_s
+                if last is not reader:
+                    _add_first(reader, record)
             else:
-                decision, answer, body = await escalation.whole(response)
+                decision, answer, body = await escalation.whole(response, lease)
                 reader.see(body)
                 exchange.start(answer.status, _answer_headers(answer, _shown(decision, record), False), len(body))
                 exchange.write(body)
                 exchange.finish()
                 self._note_answer(reader, None, record, outgoing.view)
             if record.escalation:
-                self._decider.note_escalation(target, outgoing.affinity, outgoing.signals, record.pool)
+                self._decider.note_move(target, outgoing.affinity, outgoing.signals, record.pool)
         finally:
             escalation.release()
 
@@ -257,9 +259,10 @@ class Pipeline:
 
     # ---- refusals of an engine ----
 
-    def _longer_pool(self, target: Target, outgoing: Outgoing, status: int, refusal: bytes) -> str | None:
+    def _longer_pool(self, target: Target, outgoing: Outgoing, decision: Decision, status: int, refusal: bytes) -> str | None:
         """Where a request goes that its engine finds too long; None when it stays a refusal."""
-        if not says_overflow(status, refusal):
+        bound = decision.only_replica is not None or decision.kind in {"named", "asked"}
+        if bound or not says_overflow(status, refusal):
             return None
         return self._decider.longer_pool(target, outgoing.signals, outgoing.record.pool)
 
@@ -429,6 +432,16 @@ def _end_cancelled(exchange: Exchange, record: Record) -> None:
 
 def _drained() -> Draining:
     return Draining("the gateway is shutting down and its time for running requests is over", retry_after_s=5)
+
+
+def _add_first(reader: AnswerReader, record: Record) -> None:
+    """The tokens of an answer that another one has taken over, and the time of its first token."""
+    usage = reader.usage()
+    for name in ("input_tokens", "output_tokens", "cached_tokens"):
+        first, second = getattr(usage, name), getattr(record, name)
+        if first is not None:
+            setattr(record, name, first + (second or 0))
+    record.first_token_s = reader.first_token_s or record.first_token_s
 
 
 def _count_here(exchange: Exchange, outgoing: Outgoing, shown: Headers) -> None:

@@ -119,7 +119,7 @@ class Sender:
                     lease.release()
                     raise
                 else:
-                    if response.status in FAULTS:
+                    if response.status in FAULTS and not outgoing.view.counting:
                         pool.note_bad(lease.replica, f"status {response.status}", loop.time())
                     tried.append(lease.replica.label)
                     if not self._worth_retrying(response, pool, tried, decision):

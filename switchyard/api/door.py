@@ -50,7 +50,8 @@ class Door:
         self.run = run
         self.run_stored = run_stored
         self.count_refusal = count_refusal
-        self.draining = False
+        self.draining = False  # /readyz says so; the listener may stay for a while, and who still comes is served
+        self.refusing = False  # the listener is closed: nothing new on connections that are still open
         self._complained_s = -math.inf
         self.connections: set[GatewayProtocol] = set()
         self._prefix = secrets.token_hex(5)

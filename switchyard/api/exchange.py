@@ -93,7 +93,7 @@ class Exchange:
         for name, value in self.headers:
             if name == b"content-length" and value.isdigit() and int(value) > self._door.max_body_bytes:
                 raise self._too_large()
-        if self._door.draining:
+        if self._door.refusing:
             raise Draining("the gateway is shutting down; ask another one", retry_after_s=5)
 
     def take(self, body: bytes) -> None:

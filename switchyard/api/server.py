@@ -46,12 +46,12 @@ class _DrainingServer(Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal; unlike uvicorn's own, it is not raised again at the end: draining is a good end, with exit code 0."""
         if self._door.draining:
-            self.should_exit = self.force_exit = True
+            self.should_exit = self.force_exit = self._door.refusing = True
         self._door.draining = True
         self._close_at_s = time.monotonic() + self._drain_delay_s
 
     async def on_tick(self, counter: int) -> bool:
         """See uvicorn; called ten times a second."""
         if self._door.draining and time.monotonic() >= self._close_at_s:
-            self.should_exit = True
+            self.should_exit = self._door.refusing = True
         return await super().on_tick(counter)

@@ -50,8 +50,7 @@ def _in_chat(answer: dict[str, Any], tools: GivenTools) -> Iterator[str | None]:
 def _in_messages(answer: dict[str, Any], tools: GivenTools) -> Iterator[str | None]:
     for block in dicts(answer.get("content")):
         if block.get("type") == "tool_use":
-            given = block.get("input")
-            yield tools.problem_of_value(str(block.get("name") or ""), {} if given is None else given)
+            yield tools.problem_of_value(str(block.get("name") or ""), block.get("input", {}))
 
 
 def _in_responses(answer: dict[str, Any], tools: GivenTools) -> Iterator[str | None]:

@@ -420,7 +420,7 @@ class Route(Block):
     aliases: Listed[Annotated[str, Field(min_length=1, max_length=128)]] = ()
     """Other names that mean this route; * stands for any text, like claude-*."""
     decide_per: Literal["request", "user_turn", "session"] = "user_turn"
-    """When a new decision is made. A tool loop is never split."""
+    """When a new decision is made. No score splits a tool loop."""
     rules: Listed[Rule] = ()
     """Facts that settle it without a model; the first match wins."""
     classify: Listed[Classifier] = ()

@@ -63,7 +63,9 @@ class Replica:
         return self.state in {"ready", "unknown"}
 
     def mark(self, state: State, problem: str = "") -> bool:
-        """Set the state; True when it changed."""
+        """Set the state; True when it changed. What traffic has ejected stays so until it is readmitted."""
+        if self.state == "ejected" and state in {"down", "loading"}:
+            return False
         changed = state != self.state
         self.state = state
         self.problem = problem

@@ -22,6 +22,7 @@ class PressureRelief:
 
     def __init__(self, settings: Pressure, choose: Sequence[Threshold]) -> None:
         self.settings = settings
+        self.choose = tuple(choose)
         self._limits = [step.p_at_least for step in choose if step.p_at_least is not None]
         self._decisions = 0.0
         self._moved = 0.0

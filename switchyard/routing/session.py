@@ -165,7 +165,7 @@ class Pins:
 def held_pool(pin: Pin | None, decide_per: str, turn: int, tool_loop: bool, certain: bool) -> tuple[str, str] | None:
     """The pool that a session keeps for this request, and why; None when a new decision is due.
 
-    A tool loop is never split. Without an id of its own a session may be somebody else's with the same beginning: then
+    No score splits a tool loop. Without an id of its own a session may be somebody else's with the same beginning: then
     only the tool loop is held.
     """
     if pin is None:

@@ -35,6 +35,7 @@ class ShareControl:
 
     def __init__(self, settings: Share, order: Sequence[str]) -> None:
         self.settings = settings
+        self.order = tuple(order)
         self.target = settings.hold if settings.hold is not None else settings.at_most or 0.0
         self._holds = settings.hold is not None
         self._pool = settings.pool

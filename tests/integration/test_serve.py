@@ -165,7 +165,7 @@ def test_the_delay_before_the_listener_closes(start: Start, tmp_path: Path, engi
     eventually(lambda: process.ready().status == 503)
     assert process.ready().json()["reason"] == "draining"
     assert process.client().get("/healthz").status == 200
-    assert process.client().post(*ask("chat")).status in {200, 503}
+    assert process.client().post(*ask("chat")).status == 200
     process.exit_code()
     assert time.monotonic() - signalled > 1.4
 
@@ -179,7 +179,7 @@ def test_a_request_on_an_old_connection_while_draining(start: Start, tmp_path: P
     eventually(lambda: process.ready().status == 503)
     kept.ask(*ask("chat"))
     answer = kept.answer()
-    assert answer.status == 200 or (answer.status, answer.code) == (503, "draining")
+    assert answer.status == 200  # the listener is still open
     assert process.exit_code() == 0
 
 
