@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt docs schema test-vllm test-agents soak fuzz bench clean
+.PHONY: help demo test check fmt docs schema test-vllm test-agents soak fuzz bench bench-deciding clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -65,6 +65,9 @@ bench: $(READY) ## speed beside peers in the same run (needs cc, two cores); PEE
 	  --gateway 'switchyard=$(CURDIR)/$(BIN)/switchyard serve {config} --port {port}' \
 	  --config-template benchmarks/gateway.yaml --json $(BENCH)/results.json $(ARGS)
 	$(BIN)/python benchmarks/plot.py $(BENCH)/results.json $(BENCH)/results.svg
+
+bench-deciding: $(READY) ## what deciding costs, in process; ARGS='--json'
+	$(BIN)/python benchmarks/deciding.py $(ARGS)
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
