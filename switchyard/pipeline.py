@@ -149,7 +149,7 @@ class Pipeline:
             _end_cancelled(exchange, record)
         finally:
             if record.decision and signals is not None:
-                _note_signals(signals, target.route, record)
+                self._note_signals(signals, target.route, record)
             self._recorder.close(record, time.monotonic())
             trace.end(record)
 
@@ -310,6 +310,18 @@ class Pipeline:
         if self._policy.server.log_prompts:
             record.prompt = signals.last_human_text
 
+    def _note_signals(self, signals: Signals, route: Route, record: Record) -> None:
+        """The facts that were read; for a decision log all that another policy may want to know (`whatif`).
+
+        Done when the answer is out, so that nobody waits for it.
+        """
+        if self._policy.server.decision_log is not None:
+            with contextlib.suppress(GatewayError):  # a field that is no text: the engine had the last word
+                for name in ALWAYS_RECORDED:
+                    signals.get(name)
+        named = {name for rule in route.rules for name in rule.when if name.startswith(HEADER_PREFIX)}
+        record.signals = {**signals.known(), **{name: signals.get(name) for name in named}}
+
     # ---- requests of other kinds ----
 
     async def explain(self, view: RequestView) -> dict[str, Any]:
@@ -382,15 +394,6 @@ async def _let_others_run(exchange: Exchange) -> None:
     """Between two steps over a body of many megabytes, other streams get their turn."""
     if len(exchange.body) > LONG_BODY_BYTES:
         await asyncio.sleep(0)
-
-
-def _note_signals(signals: Signals, route: Route, record: Record) -> None:
-    """All that another policy may want to know (`whatif`); when the answer is out, so that nobody waits for it."""
-    with contextlib.suppress(GatewayError):  # a field that is no text: the engine had the last word
-        for name in ALWAYS_RECORDED:
-            signals.get(name)
-    named = {name for rule in route.rules for name in rule.when if name.startswith(HEADER_PREFIX)}
-    record.signals = {**signals.known(), **{name: signals.get(name) for name in named}}
 
 
 def _open_record(exchange: Exchange, headers: Mapping[str, str]) -> Record:
