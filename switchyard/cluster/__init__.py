@@ -1,0 +1,1 @@
+"""The cluster behind the gateway: described, planned, predicted. Pure functions; what opens sockets lives beside it."""
