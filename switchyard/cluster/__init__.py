@@ -1,1 +1,1 @@
-"""The cluster behind the gateway: described, planned, predicted. Pure functions; what opens sockets lives beside it."""
+"""A cluster of machines that run engines: what is on it, whether it fits, how fast it will be. Pure functions; no I/O."""

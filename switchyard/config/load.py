@@ -1,17 +1,18 @@
-"""From a YAML file to a Policy, or to all of its problems with file, line, key and a hint.
+"""From a YAML file to its model, or to all of its problems with file, line, key and a hint.
 
 The loader is strict: a file means exactly what it says or is refused. It works on YAML's node tree, so that every
-value keeps its line, and reads plain scalars by its own few rules instead of YAML 1.1's many.
+value keeps its line, and reads plain scalars by its own few rules instead of YAML 1.1's many. A `Form` says what kind
+of file is read: a policy here, others beside their models.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -19,8 +20,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from switchyard.config.policy import Policy
+from switchyard.config.references import Finding, find_dangling, nearest
 from switchyard.config.references import Path as KeyPath
-from switchyard.config.references import find_dangling, nearest
 from switchyard.config.vocabulary import SIGNALS
 
 MAX_BYTES = 1_000_000
@@ -67,12 +68,51 @@ class Problem:
         return f"{self.file}:{self.line}:{self.column}: {key}{self.message}{hint}"
 
 
-class PolicyError(Exception):
-    """A file that is no valid policy; `problems` holds everything that was found, in the order of the file."""
+class FileError(Exception):
+    """A file that is not what it should be; `problems` holds everything that was found, in the order of the file."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
+
+
+class PolicyError(FileError):
+    """A file that is no valid policy."""
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Form(Generic[Model]):
+    """A kind of file: its model, and the words for it.
+
+    Attributes:
+        model: What a good file becomes.
+        find_across: From the plain data, what is wrong across blocks.
+        error: Raised with the problems.
+        top: The keys that are expected at the top, in words.
+        start: What to do about an empty file.
+    """
+
+    model: type[Model]
+    find_across: Callable[[dict[str, Any]], Iterable[Finding]]
+    error: type[FileError]
+    top: str
+    start: str
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[Model]):
+    """A good file: its model, and where everything stands, for those who find more to say about it."""
+
+    value: Model
+    file: str
+    places: Mapping[KeyPath, tuple[int, int]]
+
+    def problem(self, path: KeyPath, message: str, hint: str = "") -> Problem:
+        """A problem at a key; its place is that of the nearest block that is in the file."""
+        return Problem(self.file, *_nearest_place(self.places, path), _dotted(path), message, hint)
 
 
 @dataclass(frozen=True)
@@ -100,20 +140,38 @@ def load_policy(path: str | Path) -> Policy:
 
 def parse_policy(raw: bytes, file: str = "policy.yaml", environment: Mapping[str, str] = os.environ) -> Policy:
     """Check the bytes of a file; see `load_policy`. `${NAME}` and `${NAME:-default}` in values come from `environment`."""
-    document = _Document(file, environment)
+    return parse(raw, file, _POLICY, environment).value
+
+
+def parse(raw: bytes, file: str, form: Form[Model], environment: Mapping[str, str] = os.environ) -> Loaded[Model]:
+    """Check the bytes of a file of any form.
+
+    Raises:
+        FileError: the form's own, with all problems that were found.
+    """
+    document = _Document(file, environment, form)
     data = document.read(raw)
-    policy: Policy | None = None
+    value: Model | None = None
     if not document.problems or isinstance(data, dict):
         try:
-            policy = Policy.model_validate(data)
+            value = form.model.model_validate(data)
         except ValidationError as error:
             document.add_validation(error)
         if isinstance(data, dict):
-            for path, message, hint in find_dangling(data):
+            for path, message, hint in form.find_across(data):
                 document.add(path, message, hint)
-    if document.problems or policy is None:
-        raise PolicyError(document.sorted_problems())
-    return policy
+    if document.problems or value is None:
+        raise form.error(document.sorted_problems())
+    return Loaded(value, file, document.places)
+
+
+_POLICY = Form(
+    model=Policy,
+    find_across=find_dangling,
+    error=PolicyError,
+    top="version, pools and routes",
+    start="start from `switchyard init URL` or an example in policies/",
+)
 
 
 def read_secrets(policy: Policy, file: str, environment: Mapping[str, str] = os.environ) -> Secrets:
@@ -148,9 +206,10 @@ def read_secrets(policy: Policy, file: str, environment: Mapping[str, str] = os.
 class _Document:
     """One file being read: its data, the place of every key, and what is wrong."""
 
-    def __init__(self, file: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, file: str, environment: Mapping[str, str], form: Form[Any]) -> None:
         self.file = file
         self._environment = environment
+        self._form = form
         self.places: dict[KeyPath, tuple[int, int]] = {(): (1, 1)}
         self.problems: list[Problem] = []
         self._nodes = 0
@@ -174,11 +233,11 @@ class _Document:
             self.add((), f"not readable as YAML: {str(error).splitlines()[0]}")
             return None
         if node is None:
-            self.add((), "the file is empty", "start from `switchyard init URL` or an example in policies/")
+            self.add((), "the file is empty", self._form.start)
             return None
         if not isinstance(node, yaml.MappingNode):
             self._mark((), node)
-            self.add((), "a mapping with version, pools and routes is expected at the top")
+            self.add((), f"a mapping with {self._form.top} is expected at the top")
             return None
         try:
             return self._convert(node, ())
@@ -270,8 +329,7 @@ class _Document:
         return _VARIABLE.sub(value, text)
 
     def add(self, path: KeyPath, message: str, hint: str = "") -> None:
-        place = next((self.places[path[:n]] for n in range(len(path), -1, -1) if path[:n] in self.places), (1, 1))
-        self.problems.append(Problem(self.file, *place, _dotted(path), message, hint))
+        self.problems.append(Problem(self.file, *_nearest_place(self.places, path), _dotted(path), message, hint))
 
     def add_validation(self, error: ValidationError) -> None:
         """Problems of the models, with their place in the file; the alternatives of a choice become one problem."""
@@ -286,7 +344,7 @@ class _Document:
                 continue  # an entry that was refused already is not missed, too
             if details[0]["type"] == "condition" and any(key.startswith(f"{_dotted(path)}.") for key in refused):
                 continue  # what can't be read can't be compared
-            message, hint = _explain(path, details)
+            message, hint = _explain(path, details, self._form.model)
             self.add(path, message, hint)
 
     def _place(self, location: tuple[str | int, ...], ends_with_key: bool) -> KeyPath:
@@ -303,7 +361,7 @@ class _Document:
 
 
 class _TooMuch(Exception):
-    """The file is larger than any policy."""
+    """The file is larger than any that people write."""
 
 
 class _Refused(str):
@@ -315,6 +373,10 @@ def _surprise(text: str) -> str | None:
         if pattern.fullmatch(text):
             return message.format(v=text)
     return None
+
+
+def _nearest_place(places: Mapping[KeyPath, tuple[int, int]], path: KeyPath) -> tuple[int, int]:
+    return next((places[path[:n]] for n in range(len(path), -1, -1) if path[:n] in places), (1, 1))
 
 
 def _dotted(path: KeyPath) -> str:
@@ -336,13 +398,13 @@ _EXPECTED = {
 }  # fmt: skip
 
 
-def _explain(path: KeyPath, details: list[ErrorDetails]) -> tuple[str, str]:
+def _explain(path: KeyPath, details: list[ErrorDetails], form: type[BaseModel]) -> tuple[str, str]:
     """One message and a hint for all that pydantic says about one place."""
     first = details[0]
     kind, context = first["type"], first.get("ctx", {})
     name = str(path[-1]) if path else ""
     if kind == "extra_forbidden":
-        return f"unknown key {name}", nearest(name, _known_keys(path))
+        return f"unknown key {name}", nearest(name, _known_keys(path, form))
     if kind == "missing":
         return f"the key {name} is missing", ""
     if kind == "signal":
@@ -382,9 +444,9 @@ def _plain(value: Any) -> str:
     return "nothing" if value is None else str(value)
 
 
-def _known_keys(path: KeyPath) -> list[str]:
+def _known_keys(path: KeyPath, form: type[BaseModel]) -> list[str]:
     """Keys that the block at the parent of this path may have."""
-    model: type[BaseModel] | None = Policy
+    model: type[BaseModel] | None = form
     for step in path[:-1]:
         field_of_step = _fields(model).get(str(step))
         if field_of_step is not None:  # else an index, or a name inside pools and routes

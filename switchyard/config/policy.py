@@ -71,7 +71,7 @@ def _state(value: str) -> str:
     return value
 
 
-def _whole(value: Any) -> Any:
+def whole(value: Any) -> Any:
     """Literals compare by value: keep 1.0 and true from passing for 1."""
     return value if type(value) is int else str(value)
 
@@ -465,7 +465,7 @@ class Route(Block):
 class Policy(Block):
     """The whole file."""
 
-    version: Annotated[Literal[1], BeforeValidator(_whole)]
+    version: Annotated[Literal[1], BeforeValidator(whole)]
     """Version of this format; 1."""
     server: Server = Server()
     """The gateway process itself."""

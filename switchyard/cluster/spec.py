@@ -1,0 +1,380 @@
+"""deploy/cluster.yaml as frozen models: one class for each block of the file.
+
+Field docstrings become the descriptions in the JSON Schema and in docs/reference/cluster.md. Whether a cluster makes
+sense (does it fit? can these nodes talk?) is `fit.py`; here is only what can be said without arithmetic.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from switchyard.config.load import FileError, Form, Loaded, parse
+from switchyard.config.policy import Block, Count, Listed, Name, Variable, whole
+from switchyard.config.references import Finding, nearest
+
+Gibibytes = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Format = Literal["bf16", "fp8", "nvfp4", "mxfp4"]
+NodeState = Literal["active", "cordoned", "lent"]
+
+VISIBLE_GIB = {128.0: 121.7}
+"""What nodes of a nominal size were seen to show (`free`, `nvidia-smi`): a DGX Spark."""
+VISIBLE_SHARE = 0.95
+"""Of other sizes so much is assumed to be visible, and the size to be decimal."""
+
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:]+:[0-9A-Fa-f:.]*")
+_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+_PATH = re.compile(r"[A-Za-z0-9._/~-][A-Za-z0-9._/@+=,~-]*")
+_FLAG = re.compile(r"[a-z][a-z0-9_]*")
+_VALUE = re.compile(r"[^\x00-\x1f\x7f]*")
+
+
+def _pattern(pattern: re.Pattern[str], what: str) -> AfterValidator:
+    """These texts end up in commands, unit files and manifests: only what needs no quoting there is taken."""
+
+    def fits(value: str) -> str:
+        if not pattern.fullmatch(value) or len(value) > 512:
+            raise PydanticCustomError("pattern", "{what} is expected", {"what": what})
+        return value
+
+    return AfterValidator(fits)
+
+
+def _moment(value: str) -> str:
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise PydanticCustomError("moment", "a moment with its time zone is expected, like '2026-12-01T18:00:00+01:00'")
+    return value
+
+
+Label = Annotated[str, _pattern(_LABEL, "a name of small letters, digits and -, at most 40,")]
+Address = Annotated[str, _pattern(_ADDRESS, "an IP address or a host name")]
+Interface = Annotated[str, _pattern(_INTERFACE, "the name of an interface, like enp1s0f1np1,")]
+Image = Annotated[str, _pattern(_REFERENCE, "an image, like registry/name:tag or name@sha256:...,")]
+PathText = Annotated[str, _pattern(_PATH, "a path without spaces and quotes")]
+Moment = Annotated[str, AfterValidator(_moment)]
+FlagName = Annotated[str, _pattern(_FLAG, "the name of a flag with _ for -, like max_model_len,")]
+Flag = bool | int | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, _pattern(_VALUE, "one line of text")]
+
+
+class Fabric(Block):
+    """The fast network between nodes; left out, every replica stays on one node."""
+
+    kind: Literal["none", "direct", "ring", "switch"] = "none"
+    """none; direct: nodes are cabled in pairs; ring: each to the next, in the order of `nodes`; switch: all to one switch."""
+    collectives: Literal["nccl", "rocenante"] = "nccl"
+    """nccl, or rocenante: FlashInfer's RoCE all-reduce, which only patched images call (`pools.NAME.image_has`)."""
+    pairs: Listed[Annotated[Listed[Label], Field(min_length=2, max_length=2)]] = ()
+    """With kind: direct, which nodes are cabled to each other; left out: first and second, third and fourth, and so on."""
+    gid_index: Annotated[int, Field(ge=0, le=255)] = 3
+    """NCCL_IB_GID_INDEX, the RoCE v2 entry that `show_gids` lists: 3 as a rule. A ring doesn't use it."""
+
+
+class Hardware(Block):
+    """What a machine is; under `node_defaults` for all of them, under a node for that one."""
+
+    memory_gb: Gibibytes = 128
+    """Nominal memory of one GPU; where CPU and GPU share it, of the machine."""
+    visible_gib: Gibibytes | None = None
+    """GiB that the machine really shows; left out: 121.7 for 128, else 95 % of the nominal size."""
+    usable: Annotated[float, Field(gt=0, le=1)] = 0.80
+    """Share of the visible memory that engines may take. Machines with shared memory freeze when it runs out."""
+    unified: bool = True
+    """Whether CPU and GPU share the memory, as on a DGX Spark."""
+    gpus: Count = 1
+    """GPUs of the machine."""
+    arch: Literal["arm64", "amd64"] = "arm64"
+    """Instruction set of its CPU: images are built for one or both."""
+    image: Image | None = None
+    """Image for engines on this machine, in place of the pool's."""
+    fabric_ifname: Interface | None = None
+    """Network interface on the fabric. It may differ between machines: it follows from the port the cable is in."""
+    hca: Listed[Interface] = ()
+    """RDMA devices of that port, as `ibdev2netdev` lists them; a Spark's port has two, and needs both for 200 Gb/s."""
+    models_dir: PathText = "/srv/models"
+    """Directory on the machine with the checkpoints; engines see it as /models, read-only, and as their model hub cache."""
+
+    @property
+    def shows_gib(self) -> float:
+        """GiB that one GPU shows: as measured, else as assumed from the nominal size."""
+        if self.visible_gib is not None:
+            return self.visible_gib
+        return VISIBLE_GIB.get(self.memory_gb, self.memory_gb * 1e9 / 2**30 * VISIBLE_SHARE)
+
+    @property
+    def usable_gib(self) -> float:
+        """GiB of one GPU that engines may take."""
+        return self.usable * self.shows_gib
+
+
+class Node(Hardware):
+    """A machine."""
+
+    name: Label
+    """Name in placements; with Kubernetes, the name of its node."""
+    mgmt: Address
+    """Address by which the gateway and people reach it."""
+    fabric: Address | None = None
+    """Address on the fabric."""
+    state: NodeState = "active"
+    """active; cordoned: nothing is placed on it; lent: somebody else has it until the lease ends."""
+    owner: Annotated[str, _pattern(_VALUE, "one line of text")] | None = None
+    """Who has a lent node."""
+    until: Moment | None = None
+    """End of the lease, quoted, like '2026-12-01T18:00:00+01:00'."""
+
+    @model_validator(mode="after")
+    def _lease(self) -> Node:
+        if self.state == "lent" and (self.owner is None or self.until is None):
+            raise PydanticCustomError("lease", "a lent node needs owner and until")
+        if self.state != "lent" and (self.owner is not None or self.until is not None):
+            raise PydanticCustomError("lease", "owner and until belong to a lent node: state is {s}", {"s": self.state})
+        return self
+
+
+class Checkpoint(Block):
+    """The weights, as the checkpoint's files and its config.json say."""
+
+    size_gib: Gibibytes | None = None
+    """GiB of its weight files (`du -h`). Better than parameters and format: parts are often kept in a wider format."""
+    parameters_b: Rate | None = None
+    """Parameters in billions; with `format`, stands in for `size_gib`."""
+    format: Format | None = None
+    """What the weights are stored in."""
+    attention: Literal["gqa", "hybrid", "mla"] = "gqa"
+    """gqa: all layers keep keys and values for each KV head; hybrid: only `full_layers` do; mla: a latent for each token."""
+    layers: Count | None = None
+    """Layers (num_hidden_layers)."""
+    full_layers: Count | None = None
+    """Of a hybrid model, the layers with full attention."""
+    kv_heads: Count | None = None
+    """KV heads (num_key_value_heads)."""
+    head_dim: Count | None = None
+    """Length of a head (head_dim)."""
+    latent_dim: Count = 576
+    """With mla, what is kept for a token and layer: kv_lora_rank + qk_rope_head_dim."""
+    context_tokens: Count | None = None
+    """Longest context of the model (max_position_embeddings)."""
+    active_gib: Gibibytes | None = None
+    """GiB that are read for one token: of a mixture of experts less than `size_gib`, which it is when left out."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Checkpoint:
+        if (self.parameters_b is None) != (self.format is None):
+            raise PydanticCustomError("checkpoint", "parameters_b and format are only of use together")
+        if self.attention == "hybrid" and self.layers is not None and self.full_layers is None:
+            raise PydanticCustomError("checkpoint", "a hybrid model needs full_layers, too")
+        if self.full_layers is not None and self.full_layers > (self.layers or self.full_layers):
+            raise PydanticCustomError("checkpoint", "full_layers are more than layers")
+        return self
+
+
+class Measured(Block):
+    """One measurement of an engine, as `switchyard bench` and llama-benchy give it."""
+
+    nodes: Count
+    """Nodes of the replica that was measured."""
+    concurrency: Count = 1
+    """Requests at the same time."""
+    prompt_tokens: Count = 8192
+    """Length of the prompts."""
+    decode_tok_s: Rate | None = None
+    """Tokens per second while decoding, all requests together ("total")."""
+    prefill_tok_s: Rate | None = None
+    """Prompt tokens per second."""
+
+
+class Speed(Block):
+    """How fast the engines are. Measured figures win over shipped ones, shipped ones over estimates."""
+
+    like: Name | None = None
+    """Name of shipped figures, like qwen3.8-27b-nvfp4; `switchyard cluster plan --help` lists them."""
+    scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """So many times as fast as the figures that `like` names."""
+    measured: Listed[Measured] = ()
+    """Measurements of your own."""
+    saturated_requests_s: Rate | None = None
+    """Requests per second of one replica at full load, for the traffic that this cluster sees."""
+
+
+class Pool(Block):
+    """Replicas that serve one model and stand in for each other."""
+
+    model: Annotated[str, _pattern(_REFERENCE, "the name of a model, like openbmb/MiniCPM5-2B,")]
+    """The name that the engines serve, and that the gateway asks them for."""
+    path: PathText | None = None
+    """Where the engine finds the checkpoint (inside the container: /models/...); left out: `model`, from the hub's cache."""
+    image: Image
+    """Container image with vLLM, the same on every rank. Name it with a digest, so that it stays the same."""
+    image_has: Listed[Literal["rocenante"]] = ()
+    """What the image has that stock vLLM has not."""
+    replicas: Count
+    """Copies of the model."""
+    nodes_per_replica: Count = 1
+    """Nodes that one copy is spread over, tensor-parallel."""
+    gpus_per_node: Count = 1
+    """GPUs that one copy takes on each of its nodes. Tensor parallelism is nodes times GPUs."""
+    min_replicas: Annotated[int, Field(ge=0)] = 1
+    """So many replicas stay when nodes are lent."""
+    port: Port = 8000
+    """HTTP port of the engine, on the head (the first node) of each replica."""
+    master_port: Port = 29501
+    """Port on the head for the ranks to find each other."""
+    placement: Listed[Annotated[Listed[Label], Field(min_length=1)]] | None = None
+    """Nodes of each replica, the head first; left out: solved."""
+    api_key_env: Variable | None = None
+    """Environment variable with the key that the engines want and the gateway sends."""
+    engine: dict[FlagName, Flag | Listed[Flag] | dict[str, Flag]] = {}
+    """Flags of `vllm serve` with _ for -, like max_model_len: 131072; true is --flag, false is --no-flag. One is ours:
+    kv_cache_memory_gb, the KV cache of each rank in GiB (--kv-cache-memory-bytes)."""
+    env: dict[Variable, Annotated[str, _pattern(_VALUE, "one line of text")]] = {}
+    """More environment variables for the engines. No secrets."""
+    checkpoint: Checkpoint = Checkpoint()
+    """The weights: what the memory arithmetic needs."""
+    speed: Speed = Speed()
+    """How fast the engines are: what predictions need."""
+
+    @property
+    def tensor_parallel(self) -> int:
+        """Ranks of one replica."""
+        return self.nodes_per_replica * self.gpus_per_node
+
+
+class Gateway(Block):
+    """Where Switchyard itself runs, and with which policy."""
+
+    policy: PathText | None = None
+    """Policy file, from the directory of this file. Its pools get `model` and `replicas` from here; all else in it stays.
+    Left out: a policy with the pools alone, which clients ask for by name."""
+    node: Label | None = None
+    """Node that it runs on; left out: the first that is active. It needs no GPU."""
+    image: Image = "switchyard-gateway:latest"
+    """Its container image."""
+    port: Port = 4000
+    """Port that clients use."""
+    replicas: Count = 1
+    """Gateways, with Kubernetes. More than one share pins through Redis: `server.state` of the policy."""
+
+
+class Kubernetes(Block):
+    """What manifests need to know."""
+
+    namespace: Label = "switchyard"
+    """Namespace of everything."""
+    gpu_resource: Annotated[str, _pattern(_REFERENCE, "the name of a resource, like nvidia.com/gpu,")] = "nvidia.com/gpu"
+    """Name of the GPUs in requests and limits."""
+
+
+class Cluster(Block):
+    """The whole file."""
+
+    version: Annotated[Literal[1], BeforeValidator(whole)]
+    """Version of this format; 1."""
+    fabric: Fabric = Fabric()
+    """The fast network between nodes."""
+    node_defaults: Hardware = Hardware()
+    """What holds for each node that doesn't say otherwise."""
+    nodes: Annotated[Listed[Node], Field(min_length=1)]
+    """The machines. Read, each has the defaults filled in."""
+    pools: Annotated[dict[Label, Pool], Field(min_length=1)]
+    """What runs on them. The gateway's pools get the same names."""
+    gateway: Gateway = Gateway()
+    """Where Switchyard itself runs."""
+    kubernetes: Kubernetes = Kubernetes()
+    """What manifests need to know."""
+
+    @field_validator("nodes", mode="after")
+    @classmethod
+    def _filled(cls, nodes: tuple[Node, ...], info: ValidationInfo) -> tuple[Node, ...]:
+        defaults = info.data.get("node_defaults")
+        if defaults is None:  # wrong itself, and reported
+            return nodes
+        missing = [defaults.model_dump(include=defaults.model_fields_set - n.model_fields_set) for n in nodes]
+        return tuple(n.model_copy(update=update) for n, update in zip(nodes, missing, strict=True))
+
+    def node(self, name: str) -> Node:
+        """The node of this name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(name)
+
+
+class ClusterError(FileError):
+    """A file that is no valid cluster."""
+
+
+def find_dangling(document: dict[str, Any]) -> Iterator[Finding]:
+    """Yield every node that is named and not there, and every name or address given twice; works on the plain data."""
+    entries = [e if isinstance(e, dict) else {} for e in _list(document.get("nodes"))]
+    names = [e["name"] for e in entries if isinstance(e.get("name"), str)]
+    for key in ("name", "mgmt", "fabric"):
+        seen: dict[str, int] = {}
+        for i, entry in enumerate(entries):
+            value = entry.get(key)
+            if isinstance(value, str) and seen.setdefault(value, i) != i:
+                yield ("nodes", i, key), f"nodes[{seen[value]}] has {value} already", "each node has its own"
+    for pool, block in _dict(document.get("pools")).items():
+        for i, group in enumerate(_list(_dict(block).get("placement"))):
+            for j, name in enumerate(_list(group)):
+                if isinstance(name, str) and name not in names:
+                    yield ("pools", pool, "placement", i, j), f"there is no node {name}", nearest(name, names)
+    for i, pair in enumerate(_list(_dict(document.get("fabric")).get("pairs"))):
+        for j, name in enumerate(_list(pair)):
+            if isinstance(name, str) and name not in names:
+                yield ("fabric", "pairs", i, j), f"there is no node {name}", nearest(name, names)
+    home = _dict(document.get("gateway")).get("node")
+    if isinstance(home, str) and home not in names:
+        yield ("gateway", "node"), f"there is no node {home}", nearest(home, names)
+
+
+def _dict(value: Any) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+_FORM = Form(
+    model=Cluster,
+    find_across=find_dangling,
+    error=ClusterError,
+    top="version, nodes and pools",
+    start="start from an example in deploy/",
+)
+
+
+def parse_cluster(raw: bytes, file: str = "cluster.yaml", environment: Mapping[str, str] = os.environ) -> Loaded[Cluster]:
+    """Check the bytes of a file; `.value` is the cluster, `.problem()` says more about a place in it.
+
+    Raises:
+        ClusterError: with all problems that were found.
+    """
+    return parse(raw, file, _FORM, environment)
+
+
+def cluster_schema_text() -> str:
+    """JSON Schema (draft 2020-12) of a cluster file, as `schemas/cluster.schema.json` holds it."""
+    schema = Cluster.model_json_schema(by_alias=True)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "Switchyard cluster"
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
