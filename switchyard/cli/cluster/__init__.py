@@ -14,6 +14,7 @@ import importlib
 
 COMMANDS = {
     "check": "say everything that is wrong with a cluster file, with the memory arithmetic",
+    "render": "write what starts it: pools, Compose, systemd, Kubernetes, sparkrun",
 }
 MODULES = {"return": "return_"}
 
