@@ -250,11 +250,13 @@ def _solve(board: _Board, names: list[str]) -> dict[str, str]:
 
     if place(0):
         return {}
-    stuck = todo[deepest][0]
-    reason = _why_not(board, stuck, pools[stuck]) if steps >= 0 else f"no place was found in {STEPS} steps: give a placement"
-    if len(names) > 1 and steps >= 0 and deepest > 0:
-        reason += f", beside {', '.join(n for n in names if n != stuck)}"
-    return dict.fromkeys(names, reason)
+    if steps < 0:
+        return dict.fromkeys(names, f"no place was found in {STEPS} steps: give a placement")
+    stuck, number = todo[deepest]
+    others = names[: names.index(stuck)]
+    beside = f", beside {' and '.join(others)}" if others else ""
+    found = f"{number - 1} of {pools[stuck].replicas} replicas of {stuck} have a place{beside}" if number > 1 else ""
+    return dict.fromkeys(names, found or _why_not(board, stuck, pools[stuck]) + beside)
 
 
 def _why_not(board: _Board, name: str, pool: Pool) -> str:

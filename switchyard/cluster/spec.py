@@ -356,11 +356,13 @@ def find_dangling(document: dict[str, Any]) -> Iterator[Finding]:
             value = entry.get(key)
             if not isinstance(value, str) or seen.setdefault(value, i) == i:
                 continue
-            if key == "name" or set(_list(entry.get("gpu_ids"))) & set(_list(entries[seen[value]].get("gpu_ids"))):
-                yield ("nodes", i, key), f"nodes[{seen[value]}] has {value} already", "each node has its own"
-            elif not _list(entry.get("gpu_ids")) or not _list(entries[seen[value]].get("gpu_ids")):
-                hint = "each node has its own; of one machine with several kinds of GPUs, each node says its gpu_ids"
-                yield ("nodes", i, key), f"nodes[{seen[value]}] has {value} already", hint
+            hint = "each node has its own"
+            if key != "name":
+                mine, theirs = (_list(e.get("gpu_ids")) for e in (entry, entries[seen[value]]))
+                if mine and theirs and not set(mine) & set(theirs):
+                    continue  # one machine, whose GPUs differ
+                hint += "; of one machine with several kinds of GPUs, each says which are its own: gpu_ids"
+            yield ("nodes", i, key), f"nodes[{seen[value]}] has {value} already", hint
     for pool, block in _dict(document.get("pools")).items():
         for i, group in enumerate(_list(_dict(block).get("placement"))):
             for j, name in enumerate(_list(group)):
