@@ -113,6 +113,8 @@ def _replace_block(source: str, pools: str) -> str:
     while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].startswith("#")):
         end -= 1
     kept = [line for line in lines[:start] if not line.startswith(("# yaml-language-server:", NOTE))]
+    while kept and kept[0].strip() in {"", "#"}:
+        kept = kept[1:]
     return "".join(kept) + pools + "".join(lines[end:])
 
 

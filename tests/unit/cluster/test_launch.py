@@ -30,11 +30,11 @@ def test_ranks_differ_in_their_place_only():
 
 
 def test_the_flags_of_the_file():
-    engine = "{a_flag: true, no_way: false, text: 'a b', n: 0.5, words: [x, 2], conf: {k: 1, t: true}, tool_call_parser: p}"
+    engine = "{a_flag: true, no_way: false, text: 'a b', num: 0.5, words: [x, 2], conf: {k: 1, t: true}, tool_call_parser: p}"
     head = launched(SPARKS.replace("{max_model_len: 65536, kv_cache_memory_gb: 20}", engine))[0]
     at = head.argv.index("--a-flag")
     assert head.argv[at:] == (
-        "--a-flag", "--no-no-way", "--text", "a b", "--n", "0.5", "--words", "x", "2",
+        "--a-flag", "--no-no-way", "--text", "a b", "--num", "0.5", "--words", "x", "2",
         "--conf", json.dumps({"k": 1, "t": True}), "--tool-call-parser", "p", "--enable-auto-tool-choice",
         "--kv-cache-memory-bytes", str(int((0.8 * 121.7 - 63 - 6) * 2**30)),
     )  # fmt: skip
