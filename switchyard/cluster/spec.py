@@ -250,7 +250,8 @@ class Pool(Block):
     min_replicas: Annotated[int, Field(ge=0)] = 1
     """So many replicas stay when nodes are lent."""
     port: Port = 8000
-    """HTTP port of the engine, on the head (the first node) of each replica."""
+    """HTTP port of the engine, on the head (the first node) of each replica. Where several heads of the pool are on one
+    machine, the second has the next port, and so on."""
     master_port: Port = 29501
     """Port on the head for the ranks to find each other."""
     placement: Listed[Annotated[Listed[Label], Field(min_length=1)]] | None = None

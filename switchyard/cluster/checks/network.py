@@ -103,7 +103,8 @@ def check_ports(cluster: Cluster, layout: Layout) -> Iterator[Finding]:
     for replica in layout.replicas:
         pool, machine = cluster.pools[replica.pool], cluster.node(replica.head).mgmt
         ports = {"port": pool.port} | ({"master_port": pool.master_port} if pool.nodes_per_replica > 1 else {})
-        for key, port in ports.items():
+        for key, first in ports.items():
+            port = first + replica.shift
             other = heard.setdefault((machine, port), replica.name)
             if other == replica.name and (key == "port" or pool.master_port != pool.port):
                 continue

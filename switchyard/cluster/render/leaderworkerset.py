@@ -199,6 +199,9 @@ def _readme(source: Source) -> str:
     shared = [n.name for n in source.cluster.nodes if len({t.replica for t in source.layout.taken[n.name]}) > n.gpus]
     if shared:
         steps.append(f"Beware: replicas share a GPU on {', '.join(shared)}. Kubernetes does that only with GPU time-slicing.")
+    heads = [r.name for r in source.layout.replicas if r.running and r.shift]
+    if heads:
+        steps.append(f"Beware: {', '.join(heads)} want the same port as another replica on their node, and won't start there.")
     split = [n.name for n in source.cluster.nodes if n.gpu_ids]
     if split:
         steps.append(f"Beware: {', '.join(split)} are parts of one machine; Kubernetes picks GPUs itself and knows one node.")

@@ -27,7 +27,11 @@ API_KEYS_ENV = "SWITCHYARD_API_KEYS"
 
 def mgmt_url(cluster: Cluster) -> UrlOf:
     """By the head's management address."""
-    return lambda replica: f"http://{host(cluster.node(replica.head).mgmt)}:{cluster.pools[replica.pool].port}"
+
+    def url(replica: Replica) -> str:
+        return f"http://{host(cluster.node(replica.head).mgmt)}:{cluster.pools[replica.pool].port + replica.shift}"
+
+    return url
 
 
 def host(address: str) -> str:

@@ -131,10 +131,18 @@ def test_direct_cables_join_two():
 
 def test_two_ranks_on_a_gpu_are_added_up():
     text = SPARKS.replace("[[s3], [s4]]", "[[s3], [s3]]")
-    assert any("small-1 and small-2 both want port 8000 on s3" in e for e in said(report_of(text), "error"))
-    assert any("small-1 and small-2 share a GPU" in w for w in said(report_of(text), "warning"))
+    report = report_of(text)
+    assert said(report, "error") == []
+    assert [r.shift for r in report.layout.of("small")] == [0, 1]  # each has its own port
+    assert any("small-1 and small-2 share a GPU" in w for w in said(report, "warning"))
     text = text.replace("kv_cache_memory_gb: 10", "kv_cache_memory_gb: 50")
     assert any("small-1 61.0 + small-2 61.0 = 122.0 GiB" in e for e in said(report_of(text), "error"))
+
+
+def test_the_next_port_may_be_taken():
+    text = SPARKS.replace("[[s3], [s4]]", "[[s1], [s1]]\n    port: 7999\n    checkpoint: {size_gib: 1}")
+    text = text.replace("    checkpoint: {size_gib: 5}\n", "")
+    assert any("big-1 and small-2 both want port 8000 on s1" in e for e in said(report_of(text), "error"))
 
 
 POLICY = """\

@@ -12,6 +12,8 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
 
 from switchyard.cluster.render.bundle import render
 from switchyard.cluster.render.source import Source
@@ -42,20 +44,20 @@ def documents(text: str) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def compose_schema() -> dict[str, Any]:
+def compose() -> Validator:
     path = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
-    schema: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return schema
+    schema = json.loads(path.read_text("utf-8"))
+    return validator_for(schema)(schema)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_compose(name, compose_schema):
+def test_compose(name, compose):
     made = render("compose", sources()[name])
     found = [text for path, text in made.items() if path.endswith("compose.yaml")]
     assert found
     for text in found:
         (document,) = documents(text)
-        jsonschema.validate(document, compose_schema)
+        compose.validate(document)
         for mount in (m for s in document["services"].values() for m in s.get("volumes", [])):
             assert mount.count(":") in {1, 2}
 
