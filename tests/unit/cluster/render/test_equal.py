@@ -1,6 +1,5 @@
 """All targets say the same as the plan, whatever the cluster; no target holds a secret; twice the same is the same."""
 
-import json
 import re
 from typing import Any
 
@@ -73,9 +72,9 @@ def assert_ranks_equal(source: Source) -> None:
         if running:
             (lws,) = [d for d in yaml.safe_load_all(manifests[f"{name}.yaml"]) if d["kind"] == "LeaderWorkerSet"]
             assert (lws["spec"]["replicas"], lws["spec"]["leaderWorkerTemplate"]["size"]) == (running, pool.nodes_per_replica)
-    discovery = json.loads(render("pools", source)["discovery.json"])["pools"]
-    assert {n: [r["name"] for r in found] for n, found in discovery.items()} == {
-        n: [r.name for r in source.layout.of(n)] for n in source.cluster.pools
+    listed = yaml.safe_load(render("pools", source)["replicas.yaml"])
+    assert {n: [r["name"] for r in found] for n, found in listed.items()} == {
+        n: [r.name for r in source.layout.of(n)] for n in source.cluster.pools if source.layout.of(n)
     }
 
 
