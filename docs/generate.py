@@ -442,7 +442,8 @@ def usage(name: str, actions: Sequence[argparse.Action]) -> str:
         if action.option_strings:
             words.append(f"[{action.option_strings[-1]}{value_words(action)}]")
         else:
-            words.append(f"{action.metavar}{' ...' if action.nargs == '+' else ''}")
+            word = f"{action.metavar}{' ...' if action.nargs == '+' else ''}"
+            words.append(f"[{word}]" if action.nargs == "?" else word)
     return " ".join(words)
 
 

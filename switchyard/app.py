@@ -26,9 +26,11 @@ from switchyard.config.policy import LocalClassifier, ModelClassifier, Policy, R
 from switchyard.config.reload import PolicyFile, describe_changes
 from switchyard.deciding import Decider, Steering, Target
 from switchyard.pipeline import Exchange, Pipeline
+from switchyard.pools.actions import act, find_replica
 from switchyard.pools.health import Prober
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Replica
+from switchyard.pools.report import describe_pool, describe_replica
 from switchyard.routing.classify.base import Classifier
 from switchyard.routing.classify.embedded import EmbeddedClassifier as Embedded
 from switchyard.routing.classify.flight import Flight
@@ -398,6 +400,18 @@ class Gateway:
         ready = not reason
         problem = {"policy_problem": self._policy_problem} if self._policy_problem else {}
         return ready, {"ready": ready, **problem, **({"reason": reason} if reason else {}), "pools": pools}
+
+    def describe_pools(self) -> list[dict[str, Any]]:
+        """See `api.control.Gateway`."""
+        now_s = asyncio.get_running_loop().time()
+        return [describe_pool(pool, now_s) for pool in self.pools.values()]
+
+    def act_on_replica(self, pool_name: str, label: str, action: str, force: bool) -> dict[str, Any]:
+        """See `api.control.Gateway`."""
+        now_s = asyncio.get_running_loop().time()
+        pool, replica = find_replica(self.pools, pool_name, label)
+        changed = act(pool, replica, action, now_s, force)
+        return {"changed": changed, "pool": pool.name, **describe_replica(replica, now_s)}
 
     def models(self) -> Mapping[str, dict[str, Any]]:
         """See `api.control.Gateway`."""

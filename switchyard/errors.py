@@ -116,6 +116,21 @@ class UnknownPath(_ClientFault):
     anthropic_type = "not_found_error"
 
 
+class UnknownReplica(_ClientFault):
+    """An operator's action names a pool or a replica that is not there."""
+
+    status = 404
+    code = "replica_not_found"
+    anthropic_type = "not_found_error"
+
+
+class LastReplica(_ClientFault):
+    """An operator's action would leave a pool without any replica that gets requests."""
+
+    status = 409
+    code = "last_replica"
+
+
 class MethodNotAllowed(_ClientFault):
     """The endpoint exists, but not for this method."""
 
@@ -203,6 +218,8 @@ LEAVES: tuple[type[GatewayError], ...] = (
     TooManyConnections,
     UnknownModel,
     UnknownPath,
+    UnknownReplica,
+    LastReplica,
     MethodNotAllowed,
     BodyTooLarge,
     PoolSaturated,

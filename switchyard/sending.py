@@ -110,7 +110,7 @@ class Sender:
                     failure = failed.error
                     tried.append(lease.replica.label)
                     if lease.replica.mark("down", failure.message):
-                        log.warning("pool %s: %s", name, failure.message)
+                        log.warning("pool %s: replica %s is down: %s", name, lease.replica.full_name, failure.message)
                 except (UpstreamTimeout, Unreachable) as failed_engine:
                     pool.note_bad(lease.replica, failed_engine.message, loop.time())
                     lease.release()
@@ -126,7 +126,7 @@ class Sender:
                         return lease, response
                     response.abandon()
                     lease.release()
-        failure = failure or Unreachable("it has no replica any more")
+        failure = failure or Unreachable(_why_none(self._pools[decision.pool]))
         if decision.only_replica is not None:
             what = "the response that this one follows is stored on a replica that can't be reached: "
         else:
@@ -195,6 +195,13 @@ class Sender:
             if response is not None:
                 response.abandon()
             lease.release()
+
+
+def _why_none(pool: Pool) -> str:
+    """Why no replica could even be tried."""
+    if any(r.draining for r in pool.replicas):
+        return "they are drained"
+    return "it has no replica any more"
 
 
 async def _ask(connections: ConnectionPool, make_request: Callable[[], bytes | list[bytes]]) -> Response:

@@ -17,7 +17,7 @@ import httpx
 
 from switchyard.pools.load import read_load
 from switchyard.pools.pool import NATIVE, Pool
-from switchyard.pools.replica import Replica, State
+from switchyard.pools.replica import Probed, Replica
 
 PROBE_TIMEOUT_S = 10.0
 TOKEN_PROBE_LIMIT_S = 10.0
@@ -72,10 +72,11 @@ class Prober:
             self._note(pool, replica, "down", str(error) or type(error).__name__)
             return
         if answer.is_success:
-            if replica.state == "ejected":
+            if replica.ejected:
+                replica.mark("ready")
                 await self._try_again(pool, replica)
                 return
-            if first or replica.state != "ready":
+            if first or replica.probed != "ready":
                 await self._read_model(pool, replica)
             self._note(pool, replica, "ready")
             await self._look_for_stall(pool, replica)
@@ -114,20 +115,21 @@ class Prober:
             worked = answer.status_code < 500
         except httpx.HTTPError:
             worked = False
-        if replica.state != "ejected":
+        if not replica.ejected:
             return
         if worked:
-            replica.evidence.readmit(loop.time())
-            self._note(pool, replica, "ready")
+            pool.readmit(replica, loop.time())
+            log.info("pool %s: replica %s works again and is %s", pool.name, replica.full_name, replica.state)
+            pool.wake()
         else:
             wait_s = replica.evidence.extend(loop.time())
-            log.warning("pool %s: replica %s still doesn't answer; tried again in %.0f s", pool.name, replica.label, wait_s)
+            log.warning("pool %s: replica %s still doesn't answer; tried again in %.0f s", pool.name, replica.full_name, wait_s)
 
-    def _note(self, pool: Pool, replica: Replica, state: State, problem: str = "") -> None:
+    def _note(self, pool: Pool, replica: Replica, state: Probed, problem: str = "") -> None:
         if replica.mark(state, problem):
             level = logging.INFO if replica.healthy else logging.WARNING
             why = f": {replica.problem}" if replica.problem else ""
-            log.log(level, "pool %s: replica %s is %s%s", pool.name, replica.label, replica.state, why)
+            log.log(level, "pool %s: replica %s is %s%s", pool.name, replica.full_name, replica.state, why)
         if replica.healthy:
             pool.wake()
 

@@ -93,11 +93,16 @@ class Pool:
     def eject(self, replica: Replica, why: str, now_s: float) -> None:
         """Take a replica out until a real completion works on it; never the last one that is there."""
         others = any(r.healthy for r in self.replicas if r is not replica)
-        if replica.state == "ejected" or not others:
+        if replica.ejected or not others:
             return
         back_off_s = replica.evidence.eject(now_s)
-        replica.mark("ejected", why)
-        log.warning("pool %s: replica %s is ejected for %.0f s: %s", self.name, replica.label, back_off_s, why)
+        replica.ejected = why
+        log.warning("pool %s: replica %s is ejected for %.0f s: %s", self.name, replica.full_name, back_off_s, why)
+
+    def readmit(self, replica: Replica, now_s: float) -> None:
+        """Let an ejected replica have requests again, slowly."""
+        replica.ejected = ""
+        replica.evidence.readmit(now_s)
 
     # ---- places ----
 
@@ -116,7 +121,7 @@ class Pool:
             only: label of the one replica that can serve it.
 
         Returns:
-            A place, held until its `release`; None when every replica was tried.
+            A place, held until its `release`; None when every replica was tried, or is drained.
 
         Raises:
             PoolSaturated: the queue is full.
@@ -126,7 +131,7 @@ class Pool:
             exclude = {*exclude, *(r.label for r in self.replicas if r.label != only)}
         if all(w.exclude for w in self._waiting) and (lease := self._place(key, tokens, exclude)) is not None:
             return lease  # nobody waits who could have taken this place
-        left = [r for r in self.replicas if r.label not in exclude]
+        left = self._left(exclude)
         if not left:
             return None
         if not any(r.healthy for r in left):
@@ -164,19 +169,18 @@ class Pool:
             if waiter.served:  # by a call of this from within this
                 continue
             lease = self._place(waiter.key, waiter.tokens, waiter.exclude)
-            if lease is None:
-                left = [r for r in self.replicas if r.label not in waiter.exclude]
-                if left and not any(r.healthy for r in left):  # all went down while it waited
-                    lease = self._last_resort(left, waiter.tokens)
-            if lease is None:
+            left = self._left(waiter.exclude)
+            if lease is None and left and not any(r.healthy for r in left):  # all went down while it waited
+                lease = self._last_resort(left, waiter.tokens)
+            if lease is None and left:
                 if not waiter.exclude:
                     return
                 continue
             self._remove(waiter)
-            if waiter.lease.done():  # it left in this very moment
-                lease.release()
-            else:
+            if not waiter.lease.done():
                 waiter.lease.set_result(lease)
+            elif lease is not None:  # it left in this very moment
+                lease.release()
 
     def _remove(self, waiter: _Waiter) -> None:
         if not waiter.served:
@@ -210,6 +214,10 @@ class Pool:
             self._moved.forget(key)
         return chosen
 
+    def _left(self, exclude: Collection[str]) -> list[Replica]:
+        """Those that may be tried at all, be they healthy or not."""
+        return [r for r in self.replicas if not r.draining and r.label not in exclude]
+
     def _last_resort(self, left: list[Replica], tokens: int) -> Lease:
         """All seem down: try one all the same, the probes may be behind."""
         return Lease(min(left, key=lambda r: r.in_flight), tokens, self._after_release)
@@ -229,11 +237,12 @@ class _Waiter:
         self.tokens = tokens
         self.exclude = exclude
         self.served = False  # out of the queue, whichever way
-        self.lease: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        self.lease: asyncio.Future[Lease | None] = asyncio.get_running_loop().create_future()
 
     def leave(self) -> None:
         """Give back a place that came too late."""
         if self.lease.done() and not self.lease.cancelled() and self.lease.exception() is None:
-            self.lease.result().release()
+            if (lease := self.lease.result()) is not None:
+                lease.release()
         else:
             self.lease.cancel()

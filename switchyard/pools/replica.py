@@ -1,4 +1,4 @@
-"""One engine as the gateway knows it: how busy it is and what its probes say. State only; who changes it is elsewhere."""
+"""One engine as the gateway knows it: how busy it is and whether it gets requests. State only; who changes it is elsewhere."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from switchyard.config.policy import Replica as ReplicaSettings
 from switchyard.pools.evidence import Evidence
 from switchyard.pools.load import EngineLoad
 
-State = Literal["unknown", "ready", "loading", "down", "ejected"]
+Probed = Literal["unknown", "ready", "loading", "down"]
+State = Literal["unknown", "ready", "loading", "down", "ejected", "draining"]
 
 
 class Replica:
     """An engine's load and health.
+
+    Three things are known of it apart from each other: what its probes say, whether it was ejected, and whether it is
+    drained. `state` is the one that counts: draining before ejected before the probes' word.
 
     Attributes:
         label: its name.
@@ -21,8 +25,10 @@ class Replica:
         tokens: estimated tokens of those requests, prompt and wanted answer.
         evidence: what traffic says about it.
         engine_load: what it last said about itself; None when it doesn't.
-        state: `unknown` until the first probe; a replica is tried in that state too.
-        problem: what the last failed probe or connect said.
+        probed: what its probes say; `unknown` until the first, and tried in that state too.
+        probe_problem: what the last failed probe or connect said.
+        ejected: why it was taken out; empty when it was not.
+        draining: why it gets nothing new for good; empty when it does.
         context_tokens: what the engine reports; None while unknown.
         protocols: what the engine answers natively; None while unknown.
         served: requests that ended on it.
@@ -38,38 +44,55 @@ class Replica:
         self.in_flight = 0
         self.tokens = 0
         self.served = 0
-        self.state: State = "unknown"
+        self.probed: Probed = "unknown"
+        self.probe_problem = ""
+        self.ejected = ""
+        self.draining = ""
         self.evidence = Evidence()
         self.engine_load: EngineLoad | None = None
-        self.problem = ""
         self.context_tokens: int | None = None
         self.protocols: frozenset[str] | None = None
 
     @property
-    def available(self) -> bool:
-        """Healthy and not full."""
-        return self.state in {"ready", "unknown"} and self.in_flight < self.limit
+    def state(self) -> State:
+        """What counts of the three."""
+        if self.draining:
+            return "draining"
+        return "ejected" if self.ejected else self.probed
 
-    def has_room(self, now_s: float) -> bool:
-        """Whether it takes one more request: healthy, and below its limit, which grows slowly after a return."""
-        if not self.available:
-            return False
-        returned = self.evidence.returned_s
-        return not returned or self.in_flight < max(1, self.limit * self.evidence.share(now_s))
+    @property
+    def problem(self) -> str:
+        """Why it is in its state, and what its probes say besides; empty when all is well."""
+        return "; ".join(filter(None, (self.draining, self.ejected, self.probe_problem)))
+
+    @property
+    def full_name(self) -> str:
+        """Its name with its nodes, for messages: people look for a machine."""
+        return f"{self.label} (on {', '.join(self.nodes)})" if self.nodes else self.label
 
     @property
     def healthy(self) -> bool:
         """Whether requests are sent to it."""
         return self.state in {"ready", "unknown"}
 
-    def mark(self, state: State, problem: str = "") -> bool:
-        """Set the state; True when it changed. What traffic has ejected stays so until it is readmitted."""
-        if self.state == "ejected" and state in {"down", "loading"}:
-            return False
-        changed = state != self.state
-        self.state = state
-        self.problem = problem
-        return changed
+    @property
+    def available(self) -> bool:
+        """Healthy and not full."""
+        return self.healthy and self.in_flight < self.limit
+
+    def has_room(self, now_s: float) -> bool:
+        """Whether it takes one more request: healthy, and below its limit, which grows slowly after a return."""
+        return self.available and self.in_flight < self.limit_at(now_s)
+
+    def limit_at(self, now_s: float) -> float:
+        """Requests it may have now; less than its limit for a while after its return."""
+        return max(1.0, self.limit * self.evidence.share(now_s))
+
+    def mark(self, probed: Probed, problem: str = "") -> bool:
+        """Note what a probe or a connect says; True when that changed the state."""
+        before = self.state
+        self.probed, self.probe_problem = probed, problem
+        return self.state != before
 
 
 class Lease:

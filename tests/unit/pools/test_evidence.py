@@ -82,7 +82,10 @@ VLLM = """\
 vllm:num_requests_running{engine="0",model_name="m"} 2.0
 vllm:num_requests_running{engine="1",model_name="m"} 1.0
 vllm:num_requests_waiting{engine="0",model_name="m"} 4.0
-vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:kv_cache_usage_perc{engine="0"} 0.2
+vllm:kv_cache_usage_perc{engine="1"} 0.3
+vllm:iteration_tokens_total_bucket{engine="0",le="1.0"} 31.0
+vllm:iteration_tokens_total_count{engine="0"} 33.0
 vllm:prompt_tokens_total{engine="0"} 1.5e+03
 vllm:generation_tokens_total{engine="0"} 70.0
 vllm:generation_tokens_created{engine="0"} 1.796034828e+09
@@ -93,15 +96,16 @@ llamacpp:requests_processing 3
 llamacpp:requests_deferred 1
 llamacpp:tokens_predicted_total 12
 llamacpp:prompt_tokens_total 40
+llamacpp:n_decode_total 9
 """
 
 
 @pytest.mark.parametrize(
     ("text", "load"),
     [
-        (VLLM, EngineLoad(3, 4, (70, 1500, 0.25, 0, 0))),
-        (LLAMA, EngineLoad(3, 1, (0, 0, 0, 12, 40))),
-        ("vllm:num_requests_running 0\n", EngineLoad(0, 0, (0, 0, 0, 0, 0))),
+        (VLLM, EngineLoad(3, 4, 0.25, (70, 1500, 0.5, 33, 0, 0, 0))),
+        (LLAMA, EngineLoad(3, 1, None, (0, 0, 0, 0, 12, 40, 9))),
+        ("vllm:num_requests_running 0\n", EngineLoad(0, 0, None, (0, 0, 0, 0, 0, 0, 0))),
         ("python_info 1\n", None),
         ("", None),
         ("<html>vllm:num_requests_running</html>", None),
