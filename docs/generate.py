@@ -491,6 +491,8 @@ HEADERS_READ: Mapping[str, str] = {
 HEADERS_SENT: Mapping[str, str] = {
     "x-switchyard-pool": "The pool that answered.",
     "x-switchyard-replica": "The replica that answered.",
+    "x-switchyard-affinity": "`hit` when this replica had the conversation's last request, `repin` when it had to move here, "
+    "`miss` when it was not known. Only from pools with `balance: prefix`.",
     "x-switchyard-reason": "Why, for people; at most 300 characters of ASCII. Not on answers to stored responses.",
     "x-switchyard-error": "Code of an error of the gateway's own; see [errors](errors.md).",
     "x-switchyard-estimate": "On a count_tokens answer of the gateway's own, since the engine can't count: `true` for an "

@@ -160,9 +160,9 @@ class Gateway:
                 if connections is None or connections.url != replica.url:
                     if connections is not None:
                         self._retired.append(connections)
-                    connections = ConnectionPool(replica.url, replica.label, pool.settings.timeouts)
+                    connections = ConnectionPool(replica.url, replica.full_name, pool.settings.timeouts)
                     self._connections = {**self._connections, (pool.name, replica.label): connections}
-                connections.reconfigure(pool.settings.timeouts)
+                connections.reconfigure(pool.settings.timeouts, replica.full_name)
         used = {(pool.name, replica.label) for pool in self.pools.values() for replica in pool.replicas}
         self._retired += [c for place, c in self._connections.items() if place not in used]
         self._connections = {place: c for place, c in self._connections.items() if place in used}
@@ -307,7 +307,7 @@ class Gateway:
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         """Owns every background task; when one fails for good, the log says so and the others go on."""
         async with httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_connections=None)) as client:
-            self._prober = Prober(self._secrets.pool_keys, self._random, client)
+            self._prober = Prober(self._secrets.pool_keys, self._random, client, self._heard_s)
             tasks = [
                 _start(self._begin(self._prober), "first probes"),
                 _start(_repeat(ENGINE_SWEEP_S, self._sweep_engines), "engine limits"),
@@ -334,6 +334,10 @@ class Gateway:
                 if self._decision_log is not None:
                     await asyncio.to_thread(self._decision_log.close)
                 await asyncio.to_thread(self._tracing.shut_down)
+
+    def _heard_s(self, replica: Replica) -> float:
+        connections = self._connections.get((replica.pool, replica.label))
+        return connections.heard_s if connections is not None else 0.0
 
     async def _begin(self, prober: Prober) -> None:
         with contextlib.suppress(TimeoutError):
@@ -470,6 +474,9 @@ class Gateway:
             yield "switchyard_queued", (pool.name,), pool.queued
             for replica in pool.replicas:
                 yield "switchyard_in_flight", (pool.name, replica.label), replica.in_flight
+                yield "switchyard_tokens_in_flight", (pool.name, replica.label), replica.tokens
+                yield "switchyard_foreign_requests", (pool.name, replica.label), replica.foreign
+                yield "switchyard_replica_state", (pool.name, replica.label, replica.state), 1.0
                 yield "switchyard_replica_up", (pool.name, replica.label), float(replica.healthy)
         yield "switchyard_sessions", (), len(self._pins)
         for route, (share, _) in self._steering.items():

@@ -179,7 +179,7 @@ class Pipeline:
                 await self._relay_checked(exchange, target, outgoing, decision, response, lease)
             else:
                 await self._relay(exchange, outgoing, decision, response)
-            self._judge(lease, outgoing.record)
+            self._judge(lease, outgoing)
         finally:
             if response is not None:
                 response.abandon()
@@ -247,15 +247,19 @@ class Pipeline:
         if stored and view.protocol == "responses" and (response_id := reader.response_id()) is not None:
             self._stored.remember(response_id, record.pool, record.replica)
 
-    def _judge(self, lease: Lease, record: Record) -> None:
+    def _judge(self, lease: Lease, outgoing: Outgoing) -> None:
         """What this answer says about the replica's health; after an escalation, nothing: two of them made it."""
+        record = outgoing.record
         if record.escalation:
             return
-        pool = self._pools[record.pool]
-        if record.outcome == "ok":
-            pool.note_good(lease.replica)
-        else:
-            pool.note_bad(lease.replica, record.error, asyncio.get_running_loop().time())
+        pool, now_s = self._pools[record.pool], asyncio.get_running_loop().time()
+        if record.outcome != "ok":
+            pool.note_bad(lease.replica, record.error, now_s)
+            return
+        pool.note_good(lease.replica, now_s)
+        if lease.alone and record.first_token_s:
+            prefilled = (record.input_tokens or lease.prompt_tokens) - (record.cached_tokens or 0)
+            lease.replica.evidence.note_prefill(prefilled, record.first_token_s - record.sent_s)
 
     # ---- refusals of an engine ----
 
@@ -466,11 +470,14 @@ def _shown(decision: Decision, record: Record) -> Headers:
     reason = "; ".join(reasons)[:300]
     if not reason.isprintable():  # a rule's words, or an engine's, may be anything
         reason = "".join(c if c.isprintable() else " " for c in reason)
-    return [
+    shown = [
         (b"x-switchyard-pool", record.pool.encode("ascii")),
         (b"x-switchyard-replica", record.replica.encode("ascii")),
         (b"x-switchyard-reason", reason.encode("ascii", "replace")),
     ]
+    if record.affinity:
+        shown.append((b"x-switchyard-affinity", record.affinity.encode("ascii")))
+    return shown
 
 
 def _answer_headers(response: Response, shown: Headers, stream: bool) -> Headers:

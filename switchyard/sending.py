@@ -24,7 +24,7 @@ from switchyard.telemetry.tracing import Trace
 from switchyard.upstream.connection import Headers, Response, StaleConnection
 from switchyard.upstream.headers import to_engine
 from switchyard.upstream.pool import ConnectFailed, ConnectionPool
-from switchyard.upstream.retry import BUSY, RetryBudget
+from switchyard.upstream.retry import BUSY, RetryBudget, retry_after_s
 
 ANSWER_TOKENS_GUESS = 256  # load of an answer when the client sets no limit
 FAULTS = frozenset({500, 502, 504})  # by which an engine says that it is broken; 503 is loading or busy
@@ -97,14 +97,17 @@ class Sender:
             pool = self._pools[name]
             body, record.changed = patch(outgoing.view, signals, pool)
             tried: list[str] = []
-            while (lease := await pool.admit(outgoing.affinity, tokens, tried, decision.only_replica)) is not None:
-                record.pool, record.replica = name, lease.replica.label
+            while (
+                lease := await pool.admit(outgoing.affinity, tokens, tried, decision.only_replica, signals.prompt_tokens)
+            ) is not None:
+                record.pool, record.replica, record.affinity = name, lease.replica.label, lease.affinity
                 record.admitted_s = record.admitted_s or time.monotonic()
                 record.attempts.append((name, lease.replica.label))
                 try:
                     record.sent_s = time.monotonic()
                     response = await self.attempt(outgoing, pool, lease.replica, body)
                     record.first_byte_s = response.head_s
+                    lease.has_begun = response.has_begun
                 except ConnectFailed as failed:
                     lease.release()
                     failure = failed.error
@@ -121,6 +124,8 @@ class Sender:
                 else:
                     if response.status in FAULTS and not outgoing.view.counting:
                         pool.note_bad(lease.replica, f"status {response.status}", loop.time())
+                    if response.status in BUSY:
+                        pool.note_busy(lease.replica, retry_after_s(response.headers), loop.time())
                     tried.append(lease.replica.label)
                     if not self._worth_retrying(response, pool, tried, decision):
                         return lease, response

@@ -178,7 +178,11 @@ class Health(Block):
     every_s: Seconds = 2
     """Pause between two probes of a replica."""
     stall_s: Seconds = 20
-    """A replica with requests running and no progress for so long is taken out."""
+    """A replica that has work and shows no progress for so long, or from which nothing comes at all, is taken out; long
+    prompts on it are given more time."""
+    token_every_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60
+    """A replica that has been idle for so long is asked for one token, and so is one that has failed twice in a row; 0 for
+    never."""
 
 
 class Pool(Block):

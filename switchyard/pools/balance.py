@@ -15,12 +15,18 @@ SLACK = 4
 
 
 class Load(Protocol):
-    """A replica as balancing sees it."""
+    """A replica as balancing sees it: what the engine has to do, whoever asked for it."""
 
     label: str
     weight: float
-    in_flight: int
-    tokens: int
+
+    @property
+    def busy(self) -> float:
+        """Requests on it."""
+
+    @property
+    def busy_tokens(self) -> float:
+        """Estimated tokens of those."""
 
 
 R = TypeVar("R", bound=Load)
@@ -49,18 +55,18 @@ def p2c(replicas: Sequence[R], random: Random) -> R:
     if len(replicas) == 1:
         return replicas[0]
     first, second = random.sample(replicas, 2)
-    return first if first.in_flight / first.weight <= second.in_flight / second.weight else second
+    return first if first.busy / first.weight <= second.busy / second.weight else second
 
 
 def least_tokens(replicas: Sequence[R], random: Random) -> R:
     """The one with the fewest estimated tokens in flight for its weight; ties by requests, then by chance."""
-    best = min((r.tokens / r.weight, r.in_flight / r.weight) for r in replicas)
-    equal = [r for r in replicas if (r.tokens / r.weight, r.in_flight / r.weight) == best]
+    best = min((r.busy_tokens / r.weight, r.busy / r.weight) for r in replicas)
+    equal = [r for r in replicas if (r.busy_tokens / r.weight, r.busy / r.weight) == best]
     return equal[0] if len(equal) == 1 else random.choice(equal)
 
 
-def prefix(replicas: Sequence[R], key: str, mean_load: float) -> R:
-    """The key's home, unless it is too busy; then the next in the key's own order.
+def prefix(replicas: Sequence[R], key: str, mean_load: float, last: str | None = None) -> R:
+    """Where the key was last, else its home, unless that is too busy; then the next in the key's own order.
 
     Rendezvous hashing (Thaler and Ravishankar 1998) with bounded load (Mirrokni, Thorup, Zadimoghaddam 2018): when a
     replica goes, only its keys move, and every gateway finds the same home without asking anybody.
@@ -68,13 +74,21 @@ def prefix(replicas: Sequence[R], key: str, mean_load: float) -> R:
     Args:
         replicas: at least one.
         key: session, or hash of the prompt's beginning.
-        mean_load: requests in flight per unit of weight, over the whole pool, this one included.
+        mean_load: requests per unit of weight, over the whole pool, this one included.
+        last: label of the replica where the key was last; None for a new key.
     """
+    for replica in replicas:
+        if replica.label == last and _fits(replica, mean_load):
+            return replica
     ordered = rendezvous_order(replicas, key)
     for replica in ordered:
-        if replica.in_flight + 1 <= max(SLACK, math.ceil(BOUND * mean_load * replica.weight)):
+        if _fits(replica, mean_load):
             return replica
-    return min(ordered, key=lambda r: r.in_flight / r.weight)
+    return min(ordered, key=lambda r: r.busy / r.weight)
+
+
+def _fits(replica: Load, mean_load: float) -> bool:
+    return replica.busy + 1 <= max(SLACK, math.ceil(BOUND * mean_load * replica.weight))
 
 
 def rendezvous_order(replicas: Sequence[R], key: str) -> list[R]:
@@ -111,13 +125,13 @@ class Balancer:
         self._random = random
         self._tick = random.randrange(1024)  # several gateways don't start at the same replica
 
-    def choose(self, replicas: Sequence[R], key: str, mean_load: float) -> R:
-        """Pick one of at least one replica; `key` matters to `prefix` alone."""
+    def choose(self, replicas: Sequence[R], key: str, mean_load: float, last: str | None = None) -> R:
+        """Pick one of at least one replica; all but the first argument matter to `prefix` alone."""
         if len(replicas) == 1:
             return replicas[0]
         match self._balance:
             case "prefix":
-                return prefix(replicas, key, mean_load)
+                return prefix(replicas, key, mean_load, last)
             case "least_tokens":
                 return least_tokens(replicas, self._random)
             case "p2c":

@@ -6,7 +6,6 @@ import math
 import re
 from dataclasses import dataclass
 
-_SAMPLE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{[^}]*\})?\s+([-+0-9.eE]+|NaN|[+-]?Inf)\s*(?:\d+)?$", re.MULTILINE)
 _RUNNING = ("vllm:num_requests_running", "llamacpp:requests_processing")
 _WAITING = ("vllm:num_requests_waiting", "llamacpp:requests_deferred")
 _KV_CACHE = "vllm:kv_cache_usage_perc"
@@ -15,6 +14,9 @@ _PROGRESS = (
     "llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total", "llamacpp:n_decode_total",
 )  # fmt: skip
 """Figures that move while an engine works. The third and fourth, and the last, move inside a long prefill too."""
+_SAMPLE = re.compile(
+    rf"^({'|'.join((*_RUNNING, *_WAITING, *_PROGRESS))})(?:\{{[^\n]*\}})?[ \t]+(\S+)(?:[ \t]+\d+)?[ \t]*$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ def read_load(text: str) -> EngineLoad | None:
     """Read vLLM's or llama.cpp's metrics; None when it is neither. Series of several engine cores add up."""
     found: dict[str, list[float]] = {}
     for name, value in _SAMPLE.findall(text):
-        if name.startswith(("vllm:", "llamacpp:")) and (number := _number(value)) is not None:
+        if (number := _number(value)) is not None:
             found.setdefault(name, []).append(number)
     if not any(name in found for name in _RUNNING):
         return None

@@ -13,11 +13,16 @@ import msgspec
 from switchyard.config.policy import Pool as PoolSettings
 from switchyard.config.vocabulary import CAPABILITIES
 from switchyard.errors import PoolSaturated, QueueDeadline
-from switchyard.pools.affinity import Moved
-from switchyard.pools.balance import Balancer, rendezvous_order
+from switchyard.pools.affinity import Places
+from switchyard.pools.balance import Balancer
 from switchyard.pools.replica import Lease, Replica
 
 log = logging.getLogger("switchyard.pools")
+TYPICAL_TOKENS = 2_000.0
+"""Weight of a request from elsewhere until ours have shown what is usual here ..."""
+TYPICAL_OVER = 50
+"""... over the last so many requests."""
+LONGEST_BUSY_S = 30.0
 NATIVE = frozenset({"chat", "responses", "messages", "completions", "embeddings", "rerank", "score", "tokenize"})
 
 
@@ -33,7 +38,8 @@ class Pool:
     def __init__(self, name: str, settings: PoolSettings, random: Random) -> None:
         self.name = name
         self._random = random
-        self._moved = Moved()
+        self._places = Places()
+        self.typical_tokens = TYPICAL_TOKENS
         self._waiting: deque[_Waiter] = deque()
         self.replicas: tuple[Replica, ...] = ()
         self.reconfigure(settings)
@@ -81,9 +87,13 @@ class Pool:
 
     # ---- what traffic says ----
 
-    def note_good(self, replica: Replica) -> None:
+    def note_good(self, replica: Replica, now_s: float) -> None:
         """A request was answered on it."""
-        replica.evidence.note_good()
+        replica.evidence.note_good(now_s)
+
+    def note_busy(self, replica: Replica, for_s: float, now_s: float) -> None:
+        """It refused a request with 429 or 503: others are asked first for so long."""
+        replica.busy_until_s = now_s + min(for_s, LONGEST_BUSY_S)
 
     def note_bad(self, replica: Replica, why: str, now_s: float) -> None:
         """A request failed on it by its own fault; after several in a row it is taken out."""
@@ -111,14 +121,17 @@ class Pool:
         """Requests that wait."""
         return len(self._waiting)
 
-    async def admit(self, key: str, tokens: int, exclude: Collection[str] = (), only: str | None = None) -> Lease | None:
+    async def admit(
+        self, key: str, tokens: int, exclude: Collection[str] = (), only: str | None = None, prompt_tokens: int = 0
+    ) -> Lease | None:
         """Wait for a place on one of the replicas.
 
         Args:
             key: the conversation, for affinity.
-            tokens: estimated tokens of the request.
+            tokens: estimated tokens of the request, prompt and wanted answer.
             exclude: labels of replicas that were tried before.
             only: label of the one replica that can serve it.
+            prompt_tokens: the prompt's part of them.
 
         Returns:
             A place, held until its `release`; None when every replica was tried, or is drained.
@@ -129,20 +142,20 @@ class Pool:
         """
         if only is not None:
             exclude = {*exclude, *(r.label for r in self.replicas if r.label != only)}
-        if all(w.exclude for w in self._waiting) and (lease := self._place(key, tokens, exclude)) is not None:
+        if all(w.exclude for w in self._waiting) and (lease := self._place(key, tokens, exclude, prompt_tokens)) is not None:
             return lease  # nobody waits who could have taken this place
         left = self._left(exclude)
         if not left:
             return None
         if not any(r.healthy for r in left):
-            return self._last_resort(left, tokens)
+            return self._last_resort(left, tokens, prompt_tokens)
         limits = self.settings.limits
         if len(self._waiting) >= limits.queue:
             raise PoolSaturated(
                 f"pool {self.name}: {self._busy()}, and {len(self._waiting)} wait already; retry in 2 s",
                 retry_after_s=2,
             )
-        waiter = _Waiter(key, tokens, exclude)
+        waiter = _Waiter(key, tokens, exclude, prompt_tokens)
         self._waiting.append(waiter)
         try:
             async with asyncio.timeout(limits.queue_timeout_s):
@@ -168,10 +181,10 @@ class Pool:
         for waiter in tuple(self._waiting):
             if waiter.served:  # by a call of this from within this
                 continue
-            lease = self._place(waiter.key, waiter.tokens, waiter.exclude)
+            lease = self._place(waiter.key, waiter.tokens, waiter.exclude, waiter.prompt_tokens)
             left = self._left(waiter.exclude)
             if lease is None and left and not any(r.healthy for r in left):  # all went down while it waited
-                lease = self._last_resort(left, waiter.tokens)
+                lease = self._last_resort(left, waiter.tokens, waiter.prompt_tokens)
             if lease is None and left:
                 if not waiter.exclude:
                     return
@@ -187,40 +200,47 @@ class Pool:
             waiter.served = True
             self._waiting.remove(waiter)
 
-    def _place(self, key: str, tokens: int, exclude: Collection[str]) -> Lease | None:
+    def _place(self, key: str, tokens: int, exclude: Collection[str], prompt_tokens: int) -> Lease | None:
         now_s = asyncio.get_running_loop().time()
-        free = [r for r in self.replicas if r.has_room(now_s) and r.label not in exclude]
+        free = [r for r in self._with_room(now_s) if r.label not in exclude]
         if not free:
             return None
-        return Lease(self._choose(free, key), tokens, self._after_release)
+        calm = [r for r in free if r.busy_until_s <= now_s]
+        replica, affinity = self._choose(calm or free, key)
+        replica.note_work(tokens, now_s)
+        self.typical_tokens += (tokens - self.typical_tokens) / TYPICAL_OVER
+        return Lease(replica, tokens, self._after_release, prompt_tokens, affinity)
+
+    def _with_room(self, now_s: float) -> list[Replica]:
+        """Those that take one more request. Who has come back takes it slowly, as long as somebody else takes the rest."""
+        if any(r.healthy and r.evidence.share(now_s) >= 1 for r in self.replicas):
+            return [r for r in self.replicas if r.has_room(now_s)]
+        return [r for r in self.replicas if r.available]
 
     def _after_release(self) -> None:
         if self._waiting:
             self.wake()
 
-    def _choose(self, free: list[Replica], key: str) -> Replica:
-        if self.settings.balance != "prefix" or len(self.replicas) == 1:
-            return self._balancer.choose(free, key, 0.0)
-        moved_to = self._moved.get(key)
-        for replica in free:
-            if replica.label == moved_to:
-                return replica
+    def _choose(self, free: list[Replica], key: str) -> tuple[Replica, str]:
+        """A replica, and what that is for the conversation's cache: see `Lease.affinity`."""
+        if self.settings.balance != "prefix":
+            return self._balancer.choose(free, key, 0.0), ""
+        last = self._places.get(key)
         healthy = [r for r in self.replicas if r.healthy]
-        mean_load = (sum(r.in_flight for r in healthy) + 1) / sum(r.weight for r in healthy)
-        chosen = self._balancer.choose(free, key, mean_load)
-        if len(healthy) < len(self.replicas) and not rendezvous_order(self.replicas, key)[0].healthy:
-            self._moved.put(key, chosen.label)
-        elif moved_to is not None:
-            self._moved.forget(key)
-        return chosen
+        mean_load = (sum(r.busy for r in healthy) + 1) / sum(r.weight for r in healthy)
+        chosen = self._balancer.choose(free, key, mean_load, last)
+        self._places.put(key, chosen.label)
+        if last is None:
+            return chosen, "miss"
+        return chosen, "hit" if chosen.label == last else "repin"
 
     def _left(self, exclude: Collection[str]) -> list[Replica]:
         """Those that may be tried at all, be they healthy or not."""
         return [r for r in self.replicas if not r.draining and r.label not in exclude]
 
-    def _last_resort(self, left: list[Replica], tokens: int) -> Lease:
+    def _last_resort(self, left: list[Replica], tokens: int, prompt_tokens: int) -> Lease:
         """All seem down: try one all the same, the probes may be behind."""
-        return Lease(min(left, key=lambda r: r.in_flight), tokens, self._after_release)
+        return Lease(min(left, key=lambda r: r.in_flight), tokens, self._after_release, prompt_tokens)
 
     def _busy(self) -> str:
         healthy = [r for r in self.replicas if r.healthy]
@@ -232,9 +252,10 @@ class Pool:
 class _Waiter:
     """A request in the queue."""
 
-    def __init__(self, key: str, tokens: int, exclude: Collection[str]) -> None:
+    def __init__(self, key: str, tokens: int, exclude: Collection[str], prompt_tokens: int) -> None:
         self.key = key
         self.tokens = tokens
+        self.prompt_tokens = prompt_tokens
         self.exclude = exclude
         self.served = False  # out of the queue, whichever way
         self.lease: asyncio.Future[Lease | None] = asyncio.get_running_loop().create_future()

@@ -12,6 +12,8 @@ from switchyard.pools.load import EngineLoad
 Probed = Literal["unknown", "ready", "loading", "down"]
 State = Literal["unknown", "ready", "loading", "down", "ejected", "draining"]
 
+WORK_HALF_LIFE_S = 60.0
+
 
 class Replica:
     """An engine's load and health.
@@ -23,7 +25,12 @@ class Replica:
         label: its name.
         in_flight: requests from selection to the end of the body.
         tokens: estimated tokens of those requests, prompt and wanted answer.
+        foreign: requests that the engine has besides ours, by its last reading: other gateways', other clients'.
+        foreign_tokens: what those are taken to weigh.
+        work_tokens: tokens of the requests of late; older ones fade. Says where many conversations live.
         evidence: what traffic says about it.
+        heard_s: when it last answered a probe; 0 before.
+        busy_until_s: it said 429 or 503, and others are asked first until then.
         engine_load: what it last said about itself; None when it doesn't.
         probed: what its probes say; `unknown` until the first, and tried in that state too.
         probe_problem: what the last failed probe or connect said.
@@ -44,6 +51,13 @@ class Replica:
         self.in_flight = 0
         self.tokens = 0
         self.served = 0
+        self.leases: set[Lease] = set()
+        self.foreign = 0.0
+        self.foreign_tokens = 0.0
+        self.work_tokens = 0.0
+        self._worked_s = 0.0
+        self.heard_s = 0.0
+        self.busy_until_s = 0.0
         self.probed: Probed = "unknown"
         self.probe_problem = ""
         self.ejected = ""
@@ -64,6 +78,31 @@ class Replica:
     def problem(self) -> str:
         """Why it is in its state, and what its probes say besides; empty when all is well."""
         return "; ".join(filter(None, (self.draining, self.ejected, self.probe_problem)))
+
+    @property
+    def busy(self) -> float:
+        """Requests on the engine, ours and foreign ones."""
+        return self.in_flight + self.foreign
+
+    @property
+    def busy_tokens(self) -> float:
+        """Estimated tokens of those requests."""
+        return self.tokens + self.foreign_tokens
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Prompt tokens of our requests on it whose answers have not begun: what it may be busy with unseen."""
+        return sum(lease.prompt_tokens for lease in self.leases if not lease.has_begun())
+
+    def note_work(self, tokens: int, now_s: float) -> None:
+        """It got a request; earlier ones fade."""
+        self.work_tokens = self.work_at(now_s) + tokens
+        self._worked_s = now_s
+
+    def work_at(self, now_s: float) -> float:
+        """`work_tokens`, faded to this moment."""
+        faded: float = 0.5 ** ((now_s - self._worked_s) / WORK_HALF_LIFE_S)
+        return self.work_tokens * faded
 
     @property
     def full_name(self) -> str:
@@ -96,17 +135,33 @@ class Replica:
 
 
 class Lease:
-    """A place on a replica, held from selection to the end of the body. `release` may be called more than once."""
+    """A place on a replica, held from selection to the end of the body. `release` may be called more than once.
 
-    __slots__ = ("_released", "_when_free", "replica", "tokens")
+    Attributes:
+        tokens: estimated tokens, prompt and wanted answer.
+        prompt_tokens: the prompt's part of them.
+        alone: whether the replica had no other request of ours when this one came.
+        affinity: `hit` where the conversation was before, `repin` elsewhere than before, `miss` when it wasn't known;
+            empty where balancing doesn't look at conversations.
+        has_begun: whether the body of its answer has begun.
+    """
 
-    def __init__(self, replica: Replica, tokens: int, when_free: Callable[[], None]) -> None:
+    __slots__ = ("_released", "_when_free", "affinity", "alone", "has_begun", "prompt_tokens", "replica", "tokens")
+
+    def __init__(
+        self, replica: Replica, tokens: int, when_free: Callable[[], None], prompt_tokens: int = 0, affinity: str = ""
+    ) -> None:
         self.replica = replica
         self.tokens = tokens
+        self.prompt_tokens = prompt_tokens
+        self.affinity = affinity
+        self.alone = replica.busy < 1
+        self.has_begun: Callable[[], bool] = _not_yet
         self._when_free = when_free
         self._released = False
         replica.in_flight += 1
         replica.tokens += tokens
+        replica.leases.add(self)
 
     def release(self) -> None:
         """Give the place back."""
@@ -116,4 +171,9 @@ class Lease:
         self.replica.in_flight -= 1
         self.replica.tokens -= self.tokens
         self.replica.served += 1
+        self.replica.leases.discard(self)
         self._when_free()
+
+
+def _not_yet() -> bool:
+    return False

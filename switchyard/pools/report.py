@@ -38,6 +38,7 @@ def describe_replica(replica: Replica, now_s: float) -> dict[str, Any]:
         "in_flight": replica.in_flight,
         "limit": int(replica.limit_at(now_s)),
         "tokens": replica.tokens,
+        "foreign": replica.foreign,
         "engine": engine,
         "failures": evidence.failures,
         "ejections": evidence.ejections,

@@ -31,6 +31,11 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("route",),
     ),
     "switchyard_attempts": ("Tries against a replica.", ("pool", "replica")),
+    "switchyard_affinity": (
+        "Requests of pools that balance by prefix: on the replica of the conversation's last request (hit), moved to "
+        "another (repin), first seen (miss).",
+        ("pool", "result"),
+    ),
     "switchyard_input_tokens": ("Prompt tokens, as the engines counted them.", ("pool",)),
     "switchyard_cached_tokens": (
         "Prompt tokens that came from a prefix cache, as the engines counted them.",
@@ -71,6 +76,18 @@ ASKED: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "switchyard_in_flight": ("Requests on a replica, to the end of the body.", ("pool", "replica")),
+    "switchyard_tokens_in_flight": (
+        "Estimated tokens of those requests, prompts and wanted answers.",
+        ("pool", "replica"),
+    ),
+    "switchyard_foreign_requests": (
+        "Requests on the engine that are not this gateway's, by its own figures.",
+        ("pool", "replica"),
+    ),
+    "switchyard_replica_state": (
+        "1 for the state that the replica is in: unknown, ready, loading, down, ejected or draining.",
+        ("pool", "replica", "state"),
+    ),
     "switchyard_queued": ("Requests that wait for a pool.", ("pool",)),
     "switchyard_replica_up": ("1 when requests are sent to the replica.", ("pool", "replica")),
     "switchyard_share": ("Share of the scored decisions that the policy's `share` looks after.", ("route", "pool")),
@@ -129,6 +146,8 @@ class Metrics(Collector):
             return
         for place in record.attempts:
             counters["switchyard_attempts"][place] += 1
+        if record.affinity:
+            counters["switchyard_affinity"][(pool, record.affinity)] += 1
         if record.input_tokens is not None:
             counters["switchyard_input_tokens"][(pool,)] += record.input_tokens
         if record.cached_tokens is not None:

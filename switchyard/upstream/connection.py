@@ -45,11 +45,12 @@ class Response:
         headers: names in lower case, in the engine's order.
         length: value of Content-Length; None when the body ends otherwise.
         head_s: monotonic time at which the first byte came; 0 before.
+        begun: whether the body has begun.
     """
 
     __slots__ = (
         "_buffer", "_buffered", "_client_waits", "_connection",
-        "_ended", "_error", "_head", "_sink", "head_s", "headers", "length", "status",
+        "_ended", "_error", "_head", "_sink", "begun", "head_s", "headers", "length", "status",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
@@ -65,6 +66,11 @@ class Response:
         self.headers: Headers = []
         self.length: int | None = None
         self.head_s = 0.0
+        self.begun = False
+
+    def has_begun(self) -> bool:
+        """Whether the body has begun."""
+        return self.begun
 
     async def head(self) -> None:
         """Wait for status and headers.
@@ -124,6 +130,7 @@ class Response:
 
     def take(self, data: bytes) -> None:
         """A piece of the body came."""
+        self.begun = True
         if self._sink is not None:
             self._sink.feed(data)
             return
@@ -172,7 +179,13 @@ class _Collector:
 
 
 class Owner(Protocol):
-    """The pool that a connection belongs to."""
+    """The pool that a connection belongs to.
+
+    Attributes:
+        heard_s: when bytes last came from the engine.
+    """
+
+    heard_s: float
 
     def give_back(self, connection: Connection) -> None:
         """The answer is complete and the connection can serve again."""
@@ -263,7 +276,7 @@ class Connection(asyncio.Protocol):
         if response is None:  # bytes without a question: whatever this engine does, it is not HTTP/1.1
             self.abort()
             return
-        self.moved_s = self._loop.time()
+        self.moved_s = self._owner.heard_s = self._loop.time()
         if not response.head_s:
             response.head_s = time.monotonic()  # the loop's clock has whole milliseconds
         try:
