@@ -9,9 +9,11 @@ from random import Random
 from typing import Protocol, TypeVar
 
 BOUND = 1.25
-"""A replica takes affine requests up to this factor over the mean load ..."""
+"""A replica takes new conversations up to this factor over the mean load ..."""
+STAY = 1.5
+"""... and those that have their cache there up to this one: moving costs a prefill of all that was said ..."""
 SLACK = 4
-"""... or up to this many in flight: below that a warm cache is worth more than an even spread."""
+"""... or up to this many requests: below that a warm cache is worth more than an even spread."""
 
 
 class Load(Protocol):
@@ -78,17 +80,17 @@ def prefix(replicas: Sequence[R], key: str, mean_load: float, last: str | None =
         last: label of the replica where the key was last; None for a new key.
     """
     for replica in replicas:
-        if replica.label == last and _fits(replica, mean_load):
+        if replica.label == last and _fits(replica, STAY * mean_load):
             return replica
     ordered = rendezvous_order(replicas, key)
     for replica in ordered:
-        if _fits(replica, mean_load):
+        if _fits(replica, BOUND * mean_load):
             return replica
     return min(ordered, key=lambda r: r.busy / r.weight)
 
 
-def _fits(replica: Load, mean_load: float) -> bool:
-    return replica.busy + 1 <= max(SLACK, math.ceil(BOUND * mean_load * replica.weight))
+def _fits(replica: Load, load: float) -> bool:
+    return replica.busy + 1 <= max(SLACK, math.ceil(load * replica.weight))
 
 
 def rendezvous_order(replicas: Sequence[R], key: str) -> list[R]:

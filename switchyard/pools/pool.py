@@ -207,7 +207,6 @@ class Pool:
             return None
         calm = [r for r in free if r.busy_until_s <= now_s]
         replica, affinity = self._choose(calm or free, key)
-        replica.note_work(tokens, now_s)
         self.typical_tokens += (tokens - self.typical_tokens) / TYPICAL_OVER
         return Lease(replica, tokens, self._after_release, prompt_tokens, affinity)
 

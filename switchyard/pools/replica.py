@@ -12,8 +12,6 @@ from switchyard.pools.load import EngineLoad
 Probed = Literal["unknown", "ready", "loading", "down"]
 State = Literal["unknown", "ready", "loading", "down", "ejected", "draining"]
 
-WORK_HALF_LIFE_S = 60.0
-
 
 class Replica:
     """An engine's load and health.
@@ -27,7 +25,6 @@ class Replica:
         tokens: estimated tokens of those requests, prompt and wanted answer.
         foreign: requests that the engine has besides ours, by its last reading: other gateways', other clients'.
         foreign_tokens: what those are taken to weigh.
-        work_tokens: tokens of the requests of late; older ones fade. Says where many conversations live.
         evidence: what traffic says about it.
         heard_s: when it last answered a probe; 0 before.
         busy_until_s: it said 429 or 503, and others are asked first until then.
@@ -54,8 +51,6 @@ class Replica:
         self.leases: set[Lease] = set()
         self.foreign = 0.0
         self.foreign_tokens = 0.0
-        self.work_tokens = 0.0
-        self._worked_s = 0.0
         self.heard_s = 0.0
         self.busy_until_s = 0.0
         self.probed: Probed = "unknown"
@@ -93,16 +88,6 @@ class Replica:
     def prefill_tokens(self) -> int:
         """Prompt tokens of our requests on it whose answers have not begun: what it may be busy with unseen."""
         return sum(lease.prompt_tokens for lease in self.leases if not lease.has_begun())
-
-    def note_work(self, tokens: int, now_s: float) -> None:
-        """It got a request; earlier ones fade."""
-        self.work_tokens = self.work_at(now_s) + tokens
-        self._worked_s = now_s
-
-    def work_at(self, now_s: float) -> float:
-        """`work_tokens`, faded to this moment."""
-        faded: float = 0.5 ** ((now_s - self._worked_s) / WORK_HALF_LIFE_S)
-        return self.work_tokens * faded
 
     @property
     def full_name(self) -> str:
