@@ -10,6 +10,7 @@ import signal
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -27,6 +28,7 @@ from switchyard.config.reload import PolicyFile, describe_changes
 from switchyard.deciding import Decider, Steering, Target
 from switchyard.pipeline import Exchange, Pipeline
 from switchyard.pools.actions import act, find_replica
+from switchyard.pools.discovery import Discovery, Resolve, resolve
 from switchyard.pools.health import Prober
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Replica
@@ -88,6 +90,7 @@ class Gateway:
         random: source of chance.
         ask: reaches a pool for a `model` classifier; left out: this gateway's own pools.
         source: the policy's file, to be read again when it changes.
+        resolve: looks up names for pools whose replicas are found by DNS.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Gateway:
         random: Random | None = None,
         ask: Ask | None = None,
         source: PolicyFile | None = None,
+        resolve: Resolve = resolve,
     ) -> None:
         server = policy.server
         self._ask = ask
@@ -117,6 +121,8 @@ class Gateway:
         self._prober: Prober | None = None
         self._pins = Pins(server.session_ttl_s, time.monotonic)
         self._stored = StoredResponses()
+        folder = source.path.parent if source is not None else Path()
+        self.discovery = Discovery(folder, resolve, self._take_over_replicas)
         self._retry_budget = RetryBudget()
         self._metrics = Metrics(self._read_gauges, self._read_asked)
         self._decision_log = DecisionLog(server.decision_log) if server.decision_log else None
@@ -154,18 +160,10 @@ class Gateway:
             elif pool.settings != block:
                 pool.reconfigure(block)
             self.pools[name] = pool
-        for pool in self.pools.values():
-            for replica in pool.replicas:
-                connections = self._connections.get((pool.name, replica.label))
-                if connections is None or connections.url != replica.url:
-                    if connections is not None:
-                        self._retired.append(connections)
-                    connections = ConnectionPool(replica.url, replica.full_name, pool.settings.timeouts)
-                    self._connections = {**self._connections, (pool.name, replica.label): connections}
-                connections.reconfigure(pool.settings.timeouts, replica.full_name)
-        used = {(pool.name, replica.label) for pool in self.pools.values() for replica in pool.replicas}
-        self._retired += [c for place, c in self._connections.items() if place not in used]
-        self._connections = {place: c for place, c in self._connections.items() if place in used}
+        places = self._connect()
+        self._retired += [c for place, c in self._connections.items() if c is not places.get(place)]
+        self._connections = places
+        self.discovery.follow(self.pools)
         self._names = Names(policy)
         self._targets = {model: self._make_target(*found) for model, found in self._names.listed.items()}
         self.decider = Decider(
@@ -177,6 +175,24 @@ class Gateway:
             policy, self.pools, self.decider, self._sender, self._stored, self._recorder, self._tracing,
             lambda: time.localtime().tm_hour,
         )  # fmt: skip
+        self._watch_replicas()
+
+    def _connect(self) -> dict[tuple[str, str], ConnectionPool]:
+        """Connections for every replica there is; those to the same address stay."""
+        found: dict[tuple[str, str], ConnectionPool] = {}
+        for pool in self.pools.values():
+            for replica in (*pool.leaving, *pool.replicas):
+                place = (pool.name, replica.label)
+                connections = self._connections.get(place)
+                if connections is None or connections.url != replica.url:
+                    connections = ConnectionPool(replica.url, replica.full_name, pool.settings.timeouts)
+                connections.reconfigure(pool.settings.timeouts, replica.full_name)
+                found[place] = connections
+        return found
+
+    def _take_over_replicas(self) -> None:
+        """A source has named other replicas."""
+        self._connections.update(self._connect())  # in place: requests on their way find the new ones, too
         self._watch_replicas()
 
     async def replace_policy(self, raw: bytes | None = None) -> list[str]:
@@ -312,6 +328,7 @@ class Gateway:
                 _start(self._begin(self._prober), "first probes"),
                 _start(_repeat(ENGINE_SWEEP_S, self._sweep_engines), "engine limits"),
                 _start(_repeat(CLIENT_SWEEP_S, self._sweep_clients), "client limits"),
+                _start(self.discovery.watch(), "sources of replicas"),
             ]
             if self._source is not None:
                 tasks.append(_start(self._watch_file(self._source), "policy file"))
@@ -342,6 +359,7 @@ class Gateway:
     async def _begin(self, prober: Prober) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_PROBE_LIMIT_S):
+                await self.discovery.look()
                 await prober.probe_once(self.pools.values())
         self._started = True
         self._warm_up()
@@ -355,7 +373,7 @@ class Gateway:
         if self._prober is None or not self._started:
             return
         self._prober.keys = self._secrets.pool_keys
-        wanted = {replica: pool for pool in self.pools.values() for replica in pool.replicas}
+        wanted = {replica: pool for pool in self.pools.values() for replica in (*pool.replicas, *pool.leaving)}
         for replica in self._watches.keys() - wanted.keys():
             self._watches.pop(replica).cancel()
         for replica, pool in wanted.items():
@@ -366,6 +384,9 @@ class Gateway:
 
     def _sweep_engines(self) -> None:
         now_s = asyncio.get_running_loop().time()
+        used = {(p.name, r.label) for p in self.pools.values() for r in (*p.replicas, *p.leaving)}
+        for place in self._connections.keys() - used:  # of a replica that is gone, with its last request
+            self._retired.append(self._connections.pop(place))
         for connections in (*self._connections.values(), *self._retired):
             connections.sweep(now_s)
         for connections in [c for c in self._retired if not c.busy]:
@@ -391,6 +412,7 @@ class Gateway:
                 },
                 "healthy": sum(r.healthy for r in pool.replicas),
                 "queued": pool.queued,
+                **self.discovery.problem_of(pool.name),
             }
             for pool in self.pools.values()
         }
@@ -408,7 +430,7 @@ class Gateway:
     def describe_pools(self) -> list[dict[str, Any]]:
         """See `api.control.Gateway`."""
         now_s = asyncio.get_running_loop().time()
-        return [describe_pool(pool, now_s) for pool in self.pools.values()]
+        return [{**describe_pool(pool, now_s), **self.discovery.problem_of(pool.name)} for pool in self.pools.values()]
 
     def act_on_replica(self, pool_name: str, label: str, action: str, force: bool) -> dict[str, Any]:
         """See `api.control.Gateway`."""
@@ -472,6 +494,8 @@ class Gateway:
     def _read_gauges(self) -> Iterator[tuple[str, Labels, float]]:
         for pool in self.pools.values():
             yield "switchyard_queued", (pool.name,), pool.queued
+            if pool.settings.source is not None:
+                yield "switchyard_discovery_up", (pool.name,), float(not self.discovery.problem_of(pool.name))
             for replica in pool.replicas:
                 yield "switchyard_in_flight", (pool.name, replica.label), replica.in_flight
                 yield "switchyard_tokens_in_flight", (pool.name, replica.label), replica.tokens

@@ -148,6 +148,8 @@ def table(pools: Sequence[Json]) -> str:
         lines = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         taking = f"{pool['taking']} of {len(pool['replicas'])} take requests"
         queue = f"{pool['queued']} of {pool['queue_limit']} wait"
+        if pool.get("replicas_problem"):
+            lines.append(f"  {pool['source']} can't be used, so nothing changes: {pool['replicas_problem']}")
         blocks.append("\n".join([f"{pool['pool']}  {pool['model']}  {pool['balance']}  {taking}  {queue}", *lines]))
     return "\n\n".join(blocks)
 

@@ -116,6 +116,13 @@ def parse_policy(raw: bytes, file: str = "policy.yaml", environment: Mapping[str
     return policy
 
 
+def read_strictly(raw: bytes, file: str) -> tuple[dict[str, Any], Mapping[KeyPath, tuple[int, int]], list[Problem]]:
+    """Another file of the same YAML: its data, the line and column of every key, and what is wrong with it."""
+    document = _Document(file, os.environ)
+    data = document.read(raw)
+    return data if isinstance(data, dict) else {}, document.places, document.sorted_problems()
+
+
 def read_secrets(policy: Policy, file: str, environment: Mapping[str, str] = os.environ) -> Secrets:
     """Fetch the keys that a policy names.
 
@@ -178,7 +185,7 @@ class _Document:
             return None
         if not isinstance(node, yaml.MappingNode):
             self._mark((), node)
-            self.add((), "a mapping with version, pools and routes is expected at the top")
+            self.add((), "a mapping is expected at the top, like version, pools and routes of a policy")
             return None
         try:
             return self._convert(node, ())
@@ -321,7 +328,7 @@ def _dotted(path: KeyPath) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
-_TYPE_NAMES = re.compile(r"\[key\]|int|float|str|bool|Test|embedded|model|local|value|values|test|constrained-\w+")
+_TYPE_NAMES = re.compile(r"\[key\]|int|float|str|bool|Test|embedded|model|local|value|values|test|list|source|constrained-\w+")
 
 
 def _is_type_name(step: str | int) -> bool:

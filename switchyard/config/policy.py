@@ -146,6 +146,26 @@ class Replica(Block):
         return self.name or self.url.removeprefix("http://")
 
 
+def _source(value: str) -> str:
+    if value.startswith("file://") and len(value) > len("file://"):
+        return value
+    try:
+        parts = urlsplit(value)
+        good = parts.scheme == "dns" and parts.hostname and parts.port and not (parts.path or parts.query or parts.username)
+    except ValueError:
+        good = False
+    if not good:
+        raise PydanticCustomError("source", "a list of replicas is expected, or dns://NAME:PORT, or file://PATH")
+    return value
+
+
+Replicas = Annotated[
+    Annotated[Annotated[Listed[Replica], Field(min_length=1)], Tag("list")]
+    | Annotated[Annotated[str, AfterValidator(_source)], Tag("source")],
+    Discriminator(lambda value: "source" if isinstance(value, str) else "list"),
+]
+
+
 class Limits(Block):
     """How much a pool takes at once."""
 
@@ -190,8 +210,10 @@ class Pool(Block):
 
     model: Annotated[str, Field(min_length=1, max_length=512)]
     """The model name that its engines serve."""
-    replicas: Annotated[Listed[Replica], Field(min_length=1)]
-    """One entry for each engine: a URL, or a block with url, name, weight, nodes."""
+    replicas: Replicas
+    """One entry for each engine: a URL, or a block with url, name, weight, nodes. Or where to find them:
+    `dns://NAME:PORT` (every address of the name, asked again every two seconds) or `file://PATH` (YAML that lists them by
+    pool, read again when it changes)."""
     balance: Balance = "prefix"
     """How a replica is picked: prefix (a conversation stays where its cache is), least_tokens, p2c, round_robin, random."""
     api_key_env: Variable | None = None
@@ -216,6 +238,16 @@ class Pool(Block):
     """How long its engines may take."""
     health: Health = Health()
     """How its engines are watched."""
+
+    @property
+    def listed(self) -> tuple[Replica, ...]:
+        """The replicas that stand in the policy itself."""
+        return () if isinstance(self.replicas, str) else self.replicas
+
+    @property
+    def source(self) -> str | None:
+        """Where else to find them."""
+        return self.replicas if isinstance(self.replicas, str) else None
 
 
 Scalar = bool | int | Annotated[float, Field(allow_inf_nan=False)] | str

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from random import Random
 
 import msgspec
 
 from switchyard.config.policy import Pool as PoolSettings
+from switchyard.config.policy import Replica as ReplicaSettings
 from switchyard.config.vocabulary import CAPABILITIES
 from switchyard.errors import PoolSaturated, QueueDeadline
 from switchyard.pools.affinity import Places
@@ -23,6 +24,7 @@ TYPICAL_TOKENS = 2_000.0
 TYPICAL_OVER = 50
 """... over the last so many requests."""
 LONGEST_BUSY_S = 30.0
+NOT_LISTED = "no longer listed"
 NATIVE = frozenset({"chat", "responses", "messages", "completions", "embeddings", "rerank", "score", "tokenize"})
 
 
@@ -42,24 +44,40 @@ class Pool:
         self.typical_tokens = TYPICAL_TOKENS
         self._waiting: deque[_Waiter] = deque()
         self.replicas: tuple[Replica, ...] = ()
+        self.listed: tuple[ReplicaSettings, ...] = ()
+        self._gone: list[Replica] = []
         self.reconfigure(settings)
 
     def reconfigure(self, settings: PoolSettings) -> None:
-        """Go on under other settings. A replica that stays keeps its load and health; one that is gone gets nothing new."""
-        known = {(r.label, r.url): r for r in self.replicas}
+        """Go on under other settings. Replicas that are found elsewhere stay until somebody has looked there."""
         self.settings = settings
-        self.replicas = tuple(
-            known.get((r.label, r.url)) or Replica(self.name, r, settings.limits.in_flight) for r in settings.replicas
-        )
-        for replica, block in zip(self.replicas, settings.replicas, strict=True):
-            replica.limit, replica.weight, replica.nodes = settings.limits.in_flight, block.weight, block.nodes
         self._balancer = Balancer(settings.balance, self._random)
         self.model_json = msgspec.json.encode(settings.model)
         self.refuses = tuple(need for need in CAPABILITIES if need not in settings.accepts)
         self.context_tokens: int | None = None if settings.context == "auto" else settings.context
         self._protocols: frozenset[str] = NATIVE if settings.speaks == "auto" else frozenset(settings.speaks)
+        self.list_replicas(settings.listed if settings.source is None else self.listed)
+
+    def list_replicas(self, listed: Sequence[ReplicaSettings]) -> None:
+        """These are its replicas now. One that stays keeps its load and state; one that is gone is drained."""
+        limit = self.settings.limits.in_flight
+        known = {(r.label, r.url): r for r in (*self._gone, *self.replicas)}
+        self.listed = tuple(listed)
+        self.replicas = tuple(known.get((r.label, r.url)) or Replica(self.name, r, limit) for r in listed)
+        self._gone = [r for r in known.values() if r not in self.replicas]
+        for replica, block in zip(self.replicas, listed, strict=True):
+            replica.limit, replica.weight, replica.nodes = limit, block.weight, block.nodes
+            replica.draining = "" if replica.draining == NOT_LISTED else replica.draining
+        for replica in self._gone:
+            replica.draining = NOT_LISTED
         self.learn()
         self.wake()
+
+    @property
+    def leaving(self) -> tuple[Replica, ...]:
+        """Those that are no longer listed and still have requests."""
+        self._gone = [r for r in self._gone if r.in_flight]
+        return tuple(self._gone)
 
     # ---- what deciding may know (routing.decision.PoolView) ----
 

@@ -17,7 +17,8 @@ def describe_pool(pool: Pool, now_s: float) -> dict[str, Any]:
         "taking": sum(r.healthy for r in pool.replicas),
         "queued": pool.queued,
         "queue_limit": pool.settings.limits.queue,
-        "replicas": [describe_replica(r, now_s) for r in pool.replicas],
+        "source": pool.settings.source,
+        "replicas": [describe_replica(r, now_s) for r in (*pool.replicas, *pool.leaving)],
     }
 
 

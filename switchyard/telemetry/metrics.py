@@ -90,6 +90,10 @@ GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "switchyard_queued": ("Requests that wait for a pool.", ("pool",)),
     "switchyard_replica_up": ("1 when requests are sent to the replica.", ("pool", "replica")),
+    "switchyard_discovery_up": (
+        "1 when the pool's replicas could be read from where the policy says (dns:// or file://), at the last look.",
+        ("pool",),
+    ),
     "switchyard_share": ("Share of the scored decisions that the policy's `share` looks after.", ("route", "pool")),
     "switchyard_sessions": ("Sessions that are remembered.", ()),
 }
