@@ -9,7 +9,7 @@ from random import Random
 from typing import Protocol, TypeVar
 
 BOUND = 1.25
-"""A replica takes new conversations up to this factor over the mean load ..."""
+"""A replica takes new conversations up to this factor over the mean load. They have nothing to lose elsewhere ..."""
 STAY = 1.5
 """... and those that have their cache there up to this one: moving costs a prefill of all that was said ..."""
 SLACK = 4
@@ -29,6 +29,10 @@ class Load(Protocol):
     @property
     def busy_tokens(self) -> float:
         """Estimated tokens of those."""
+
+    @property
+    def work(self) -> float:
+        """Estimated tokens of all requests of late, older ones faded: how much lives there, at work or in a pause."""
 
 
 R = TypeVar("R", bound=Load)
@@ -68,10 +72,10 @@ def least_tokens(replicas: Sequence[R], random: Random) -> R:
 
 
 def prefix(replicas: Sequence[R], key: str, mean_load: float, last: str | None = None) -> R:
-    """Where the key was last, else its home, unless that is too busy; then the next in the key's own order.
+    """Where the key was last, unless that is too busy. A new key goes to the first in its own order that isn't.
 
     Rendezvous hashing (Thaler and Ravishankar 1998) with bounded load (Mirrokni, Thorup, Zadimoghaddam 2018): when a
-    replica goes, only its keys move, and every gateway finds the same home without asking anybody.
+    replica goes, only its keys move, and gateways that see an even load find the same home without asking each other.
 
     Args:
         replicas: at least one.
@@ -80,17 +84,17 @@ def prefix(replicas: Sequence[R], key: str, mean_load: float, last: str | None =
         last: label of the replica where the key was last; None for a new key.
     """
     for replica in replicas:
-        if replica.label == last and _fits(replica, STAY * mean_load):
+        if replica.label == last and replica.busy + 1 <= max(SLACK, math.ceil(STAY * mean_load * replica.weight)):
             return replica
     ordered = rendezvous_order(replicas, key)
-    for replica in ordered:
-        if _fits(replica, BOUND * mean_load):
+    fitting = [r for r in ordered if r.busy + 1 <= math.ceil(BOUND * mean_load * r.weight)]
+    if not fitting:
+        return min(ordered, key=lambda r: r.busy / r.weight)
+    mean_work = sum(r.work for r in replicas) / sum(r.weight for r in replicas)
+    for replica in fitting:
+        if replica.work <= BOUND * mean_work * replica.weight:
             return replica
-    return min(ordered, key=lambda r: r.busy / r.weight)
-
-
-def _fits(replica: Load, load: float) -> bool:
-    return replica.busy + 1 <= max(SLACK, math.ceil(load * replica.weight))
+    return min(fitting, key=lambda r: r.work / r.weight)
 
 
 def rendezvous_order(replicas: Sequence[R], key: str) -> list[R]:

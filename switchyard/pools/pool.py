@@ -223,8 +223,11 @@ class Pool:
         free = [r for r in self._with_room(now_s) if r.label not in exclude]
         if not free:
             return None
+        for replica in free:
+            replica.fade(now_s)
         calm = [r for r in free if r.busy_until_s <= now_s]
         replica, affinity = self._choose(calm or free, key)
+        replica.work += tokens
         self.typical_tokens += (tokens - self.typical_tokens) / TYPICAL_OVER
         return Lease(replica, tokens, self._after_release, prompt_tokens, affinity)
 

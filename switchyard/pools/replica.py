@@ -12,6 +12,8 @@ from switchyard.pools.load import EngineLoad
 Probed = Literal["unknown", "ready", "loading", "down"]
 State = Literal["unknown", "ready", "loading", "down", "ejected", "draining"]
 
+WORK_HALF_LIFE_S = 60.0
+
 
 class Replica:
     """An engine's load and health.
@@ -25,6 +27,7 @@ class Replica:
         tokens: estimated tokens of those requests, prompt and wanted answer.
         foreign: requests that the engine has besides ours, by its last reading: other gateways', other clients'.
         foreign_tokens: what those are taken to weigh.
+        work: tokens of its requests of late; older ones fade.
         evidence: what traffic says about it.
         heard_s: when it last answered a probe; 0 before.
         busy_until_s: it said 429 or 503, and others are asked first until then.
@@ -51,6 +54,8 @@ class Replica:
         self.leases: set[Lease] = set()
         self.foreign = 0.0
         self.foreign_tokens = 0.0
+        self.work = 0.0
+        self._faded_s = 0.0
         self.heard_s = 0.0
         self.busy_until_s = 0.0
         self.probed: Probed = "unknown"
@@ -88,6 +93,11 @@ class Replica:
     def prefill_tokens(self) -> int:
         """Prompt tokens of our requests on it whose answers have not begun: what it may be busy with unseen."""
         return sum(lease.prompt_tokens for lease in self.leases if not lease.has_begun())
+
+    def fade(self, now_s: float) -> None:
+        """Bring `work` to this moment."""
+        self.work *= 0.5 ** ((now_s - self._faded_s) / WORK_HALF_LIFE_S)
+        self._faded_s = now_s
 
     @property
     def full_name(self) -> str:

@@ -31,6 +31,7 @@ class Load:
     weight: float = 1.0
     busy: float = 0
     busy_tokens: float = 0
+    work: float = 0
 
 
 def named(*labels: str, **how) -> list[Load]:
@@ -89,7 +90,7 @@ def test_homes_are_spread_by_weight():
 
 
 def bound(replica: Load, mean: float) -> int:
-    return max(SLACK, math.ceil(BOUND * mean * replica.weight))
+    return math.ceil(BOUND * mean * replica.weight)
 
 
 @given(LOADS, st.text(max_size=20))
@@ -131,9 +132,22 @@ def test_a_known_key_stays_where_it_was_unless_that_is_too_busy():
 def test_below_the_slack_a_warm_cache_wins_over_an_even_spread():
     replicas = named("a", "b", "c")
     first = prefix(replicas, "s", 1)
-    for _ in range(SLACK - 1):
-        prefix(replicas, "s", 1).busy += 1
-    assert first.busy == SLACK - 1
+    for n in range(SLACK):
+        assert first.busy == n
+        prefix(replicas, "s", (n + 1) / 3, first.label).busy += 1
+    assert prefix(replicas, "s", (SLACK + 1) / 3, first.label) is not first
+
+
+def test_new_keys_go_where_less_lives_also_while_it_is_silent():
+    """Few agents on few replicas: a hash alone puts four on one and none on the next."""
+    replicas = named("a", "b", "c")
+    for key in KEYS[:9]:
+        prefix(replicas, key, 1).work += 1000
+    assert [r.work for r in replicas] == [3000] * 3
+    heavy = [Load("a", 1), Load("b", 2)]
+    for key in KEYS[:90]:
+        prefix(heavy, key, 1).work += 1000
+    assert heavy[1].work == pytest.approx(2 * heavy[0].work, rel=0.3)
 
 
 @given(st.integers(1, 7), st.integers(0, 10_000))
