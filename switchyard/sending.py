@@ -205,7 +205,7 @@ class Sender:
 def _why_none(pool: Pool) -> str:
     """Why no replica could even be tried."""
     if any(r.draining for r in pool.replicas):
-        return "they are drained"
+        return "it is drained"
     return "it has no replica any more"
 
 
