@@ -33,7 +33,7 @@ DEFAULT_URL = "http://127.0.0.1:4000"
 ANSWER_LIMIT_S = 5.0
 EVERY_S = 1.0
 WAIT_EVERY_S = 0.5
-COLUMNS = ("replica", "state", "in flight", "tokens", "engine run+wait", "cache", "back in", "nodes", "why")
+COLUMNS = ("replica", "state", "in flight", "tokens", "engine run+wait", "cache", "hit/repin/miss", "back in", "nodes", "why")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -165,6 +165,7 @@ def _row(replica: Mapping[str, Any]) -> tuple[str, ...]:
         _short(replica["tokens"]),
         running,
         f"{cache:.0%}" if cache is not None else "-",
+        "/".join(_short(replica["affinity"][word]) for word in ("hit", "repin", "miss")),
         f"{replica['back_in_s']:.0f} s" if replica["back_in_s"] is not None else "-",
         ",".join(replica["nodes"]) or "-",
         replica["reason"],

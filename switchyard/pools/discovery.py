@@ -131,11 +131,11 @@ class Discovery:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(EVERY_S):
                     await self._look_now.wait()
-            self._look_now.clear()
             await self.look()
 
     async def look(self) -> None:
         """Look once, and take over what changed."""
+        self._look_now.clear()
         await asyncio.gather(*map(self._follow_one, list(self._sources.values())))
 
     async def _follow_one(self, source: Source) -> None:

@@ -96,7 +96,7 @@ class Prober:
                 self._look_for_silence(pool, replica)
             return
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            self._note(pool, replica, "down", str(error) or type(error).__name__)
+            self._note(pool, replica, "down", _reason(error))
             return
         if answer.is_success:
             if first or replica.probed != "ready":
@@ -206,7 +206,7 @@ class Prober:
         except httpx.TimeoutException:
             return "unclear", f"no answer within {PROOF_LIMIT_S:g} s"
         except httpx.HTTPError as error:
-            return "fails", str(error) or type(error).__name__
+            return "fails", _reason(error)
         return read_proof(answer.status_code), f"status {answer.status_code}"
 
     # ---- what it serves ----
@@ -236,6 +236,16 @@ class Prober:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _reason(error: Exception) -> str:
+    """What the system says about a failed connection, where an HTTP client wraps that in words of its own."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.strerror:
+            return inner.strerror
+        inner = inner.__cause__ or inner.__context__
+    return str(error) or type(error).__name__
 
 
 def _is_idle(replica: Replica) -> bool:

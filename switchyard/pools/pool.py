@@ -228,6 +228,8 @@ class Pool:
         calm = [r for r in free if r.busy_until_s <= now_s]
         replica, affinity = self._choose(calm or free, key)
         replica.work += tokens
+        if affinity:
+            replica.affinity[affinity] += 1
         self.typical_tokens += (tokens - self.typical_tokens) / TYPICAL_OVER
         return Lease(replica, tokens, self._after_release, prompt_tokens, affinity)
 

@@ -39,6 +39,7 @@ class Replica:
         context_tokens: what the engine reports; None while unknown.
         protocols: what the engine answers natively; None while unknown.
         served: requests that ended on it.
+        affinity: how many came as `hit`, `repin` and `miss`; see `Lease`.
     """
 
     def __init__(self, pool: str, settings: ReplicaSettings, limit: int) -> None:
@@ -51,6 +52,7 @@ class Replica:
         self.in_flight = 0
         self.tokens = 0
         self.served = 0
+        self.affinity = {"hit": 0, "repin": 0, "miss": 0}
         self.leases: set[Lease] = set()
         self.foreign = 0.0
         self.foreign_tokens = 0.0

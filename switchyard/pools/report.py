@@ -41,6 +41,7 @@ def describe_replica(replica: Replica, now_s: float) -> dict[str, Any]:
         "tokens": replica.tokens,
         "foreign": replica.foreign,
         "engine": engine,
+        "affinity": dict(replica.affinity),
         "failures": evidence.failures,
         "ejections": evidence.ejections,
         "back_in_s": round(max(0.0, evidence.back_at_s - now_s), 1) if replica.ejected else None,

@@ -45,12 +45,11 @@ class Response:
         headers: names in lower case, in the engine's order.
         length: value of Content-Length; None when the body ends otherwise.
         head_s: monotonic time at which the first byte came; 0 before.
-        begun: whether the body has begun.
     """
 
     __slots__ = (
         "_buffer", "_buffered", "_client_waits", "_connection",
-        "_ended", "_error", "_head", "_sink", "begun", "head_s", "headers", "length", "status",
+        "_ended", "_error", "_has_begun", "_head", "_sink", "head_s", "headers", "length", "status",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
@@ -66,11 +65,11 @@ class Response:
         self.headers: Headers = []
         self.length: int | None = None
         self.head_s = 0.0
-        self.begun = False
+        self._has_begun = False
 
     def has_begun(self) -> bool:
         """Whether the body has begun."""
-        return self.begun
+        return self._has_begun
 
     async def head(self) -> None:
         """Wait for status and headers.
@@ -130,7 +129,7 @@ class Response:
 
     def take(self, data: bytes) -> None:
         """A piece of the body came."""
-        self.begun = True
+        self._has_begun = True
         if self._sink is not None:
             self._sink.feed(data)
             return
