@@ -197,7 +197,7 @@ class Prober:
         )
 
     async def _prove(self, pool: Pool, replica: Replica) -> tuple[Outcome, str]:
-        request = proof_request(replica.protocols or NATIVE, pool.settings.model)
+        request = proof_request(replica.protocols or pool.protocols, pool.settings.model)
         if request is None:
             return "works", ""
         path, body = request

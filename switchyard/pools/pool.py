@@ -91,6 +91,11 @@ class Pool:
         """Whether it lowers the wanted output to what fits."""
         return self.settings.max_output_tokens == "clamp"
 
+    @property
+    def protocols(self) -> frozenset[str]:
+        """What its engines answer; until one was asked, everything."""
+        return self._protocols
+
     def speaks(self, protocol: str) -> bool:
         """Whether its engines answer this protocol; until one was asked, all are assumed to."""
         return protocol in self._protocols

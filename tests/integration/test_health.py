@@ -179,6 +179,12 @@ def test_an_idle_replica_that_fails_is_found_before_a_client_finds_it(start: Sta
     eventually(lambda: state_of(gateway, engine)[0] == "ready", 20)
 
 
+def test_an_engine_without_completions_is_asked_for_an_embedding(start: Start, engine: Engine) -> None:
+    health = {"every_s": 0.1, "token_every_s": 0.3}
+    start(Gateway(policy({"small": pool(engine, speaks=["embeddings"], health=health)})))
+    assert engine.wait_for().path == "/v1/embeddings"
+
+
 def test_without_token_probes_an_idle_replica_is_left_alone(start: Start, engine: Engine) -> None:
     gateway = watched(start, engine, start(Engine()))
     stays_ready(gateway, engine, 1)
