@@ -160,9 +160,7 @@ class Gateway:
             elif pool.settings != block:
                 pool.reconfigure(block)
             self.pools[name] = pool
-        places = self._connect()
-        self._retired += [c for place, c in self._connections.items() if c is not places.get(place)]
-        self._connections = places
+        self._connect()
         self.discovery.follow(self.pools)
         self._names = Names(policy)
         self._targets = {model: self._make_target(*found) for model, found in self._names.listed.items()}
@@ -177,22 +175,22 @@ class Gateway:
         )  # fmt: skip
         self._watch_replicas()
 
-    def _connect(self) -> dict[tuple[str, str], ConnectionPool]:
-        """Connections for every replica there is; those to the same address stay."""
-        found: dict[tuple[str, str], ConnectionPool] = {}
+    def _connect(self) -> None:
+        """Connections for every replica that is new. All that are on their way under any policy share this dict."""
         for pool in self.pools.values():
-            for replica in (*pool.leaving, *pool.replicas):
+            for replica in pool.replicas:
                 place = (pool.name, replica.label)
                 connections = self._connections.get(place)
                 if connections is None or connections.url != replica.url:
+                    if connections is not None:
+                        self._retired.append(connections)
                     connections = ConnectionPool(replica.url, replica.full_name, pool.settings.timeouts)
+                    self._connections[place] = connections
                 connections.reconfigure(pool.settings.timeouts, replica.full_name)
-                found[place] = connections
-        return found
 
     def _take_over_replicas(self) -> None:
         """A source has named other replicas."""
-        self._connections.update(self._connect())  # in place: requests on their way find the new ones, too
+        self._connect()
         self._watch_replicas()
 
     async def replace_policy(self, raw: bytes | None = None) -> list[str]:
@@ -385,8 +383,9 @@ class Gateway:
     def _sweep_engines(self) -> None:
         now_s = asyncio.get_running_loop().time()
         used = {(p.name, r.label) for p in self.pools.values() for r in (*p.replicas, *p.leaving)}
-        for place in self._connections.keys() - used:  # of a replica that is gone, with its last request
-            self._retired.append(self._connections.pop(place))
+        if gone := self._connections.keys() - used:  # with their last requests
+            self._retired += [self._connections.pop(place) for place in gone]
+            self._watch_replicas()
         for connections in (*self._connections.values(), *self._retired):
             connections.sweep(now_s)
         for connections in [c for c in self._retired if not c.busy]:

@@ -154,9 +154,16 @@ class Sender:
             ConnectFailed: no connection came up.
             GatewayError: no answer came.
         """
-        return await _ask(self._connections[(pool.name, replica.label)], lambda: self._request(outgoing, pool, replica, body))
+        connections = self._connections_to(pool, replica)
+        return await _ask(connections, lambda: self._request(outgoing, pool, connections, body))
 
-    def _request(self, outgoing: Outgoing, pool: Pool, replica: Replica, body: bytes) -> bytes | list[bytes]:
+    def _connections_to(self, pool: Pool, replica: Replica) -> ConnectionPool:
+        connections = self._connections.get((pool.name, replica.label))
+        if connections is None:  # a request under an older policy, or one that its source no longer lists
+            raise ConnectFailed(Unreachable(f"{replica.full_name} is no longer there"))
+        return connections
+
+    def _request(self, outgoing: Outgoing, pool: Pool, connections: ConnectionPool, body: bytes) -> bytes | list[bytes]:
         """Head and body as they go over the wire. vLLM puts the request id into its answer's id: each try has its own."""
         outgoing.record.tries += 1
         request_id = f"{outgoing.record.id}-{outgoing.record.tries}"
@@ -164,7 +171,7 @@ class Sender:
             outgoing.method,
             outgoing.target,
             outgoing.headers,
-            host=self._connections[(pool.name, replica.label)].host_header,
+            host=connections.host_header,
             length=len(body) if body or outgoing.method == b"POST" else None,
             key=self._pool_keys.get(pool.name),
             extra=(b"x-request-id: " + request_id.encode("ascii"), *outgoing.trace.lines()),
@@ -184,15 +191,16 @@ class Sender:
             raise Unreachable(f"pool {name} has no replica")
         response: Response | None = None
         try:
+            connections = self._connections_to(pool, lease.replica)
             head = to_engine(
                 b"POST",
                 b"/v1/chat/completions",
                 [(b"content-type", b"application/json")],
-                host=self._connections[(name, lease.replica.label)].host_header,
+                host=connections.host_header,
                 length=len(patched),
                 key=self._pool_keys.get(name),
             )
-            response = await _ask(self._connections[(name, lease.replica.label)], lambda: head + patched)
+            response = await _ask(connections, lambda: head + patched)
             return response.status, await response.read(JUDGE_ANSWER_BYTES)
         except ConnectFailed as failed:
             raise failed.error from None

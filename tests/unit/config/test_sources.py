@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from switchyard.cli.check import find_warnings
 from switchyard.config.load import PolicyError
-from switchyard.config.sources import file_path, host_and_port, read_replica_file
+from switchyard.config.sources import BadSource, file_path, host_and_port, read_replica_file
 
 from ..build import policy_of
 
@@ -56,3 +58,13 @@ def test_check_looks_into_the_file(tmp_path):
     assert any("has no pool a" in w for w in find_warnings(policy, file, {}))
     (tmp_path / "r.yaml").write_text("a: [http://h:1]")
     assert list(find_warnings(policy, file, {})) == []
+
+
+@given(st.one_of(st.binary(max_size=200), st.text(alphabet="a: [{}]-\n\thtp/1.0,url&*!", max_size=120).map(str.encode)))
+def test_whatever_is_in_the_file_it_is_replicas_or_said(raw):
+    try:
+        found = read_replica_file(raw, "f", "a")
+    except BadSource as error:
+        assert str(error)
+    else:
+        assert len({r.label for r in found}) == len(found) >= 1
