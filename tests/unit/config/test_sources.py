@@ -64,7 +64,6 @@ def test_check_looks_into_the_file(tmp_path):
 def test_whatever_is_in_the_file_it_is_replicas_or_said(raw):
     try:
         found = read_replica_file(raw, "f", "a")
-    except BadSource as error:
-        assert str(error)
-    else:
-        assert len({r.label for r in found}) == len(found) >= 1
+    except BadSource:
+        return
+    assert len({r.label for r in found}) == len(found) >= 1
