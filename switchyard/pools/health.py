@@ -156,7 +156,8 @@ class Prober:
     def _look_for_stall(self, pool: Pool, replica: Replica, asked: float, progress: tuple[float, ...]) -> None:
         """An engine that has work while nothing moves hangs, whatever its health path says."""
         now_s, stall_s = _now_s(), pool.settings.health.stall_s
-        waiting = sum(not lease.has_begun() for lease in replica.leases)
+        replica.shows_work = replica.shows_work or asked > 0
+        waiting = sum(not lease.has_begun() for lease in replica.leases) if replica.shows_work else 0
         if not asked:  # it denies that it has work; then bytes for our requests are progress, too
             progress = (*progress, self._heard(replica))
         still_s = replica.evidence.still_s(asked > 0 or waiting > 0, progress, now_s)

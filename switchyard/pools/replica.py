@@ -32,6 +32,7 @@ class Replica:
         heard_s: when it last answered a probe; 0 before.
         busy_until_s: it said 429 or 503, and others are asked first until then.
         engine_load: what it last said about itself; None when it doesn't.
+        shows_work: whether its figures have ever shown any; those of some set-ups are always zero.
         probed: what its probes say; `unknown` until the first, and tried in that state too.
         probe_problem: what the last failed probe or connect said.
         ejected: why it was taken out; empty when it was not.
@@ -66,6 +67,7 @@ class Replica:
         self.draining = ""
         self.evidence = Evidence()
         self.engine_load: EngineLoad | None = None
+        self.shows_work = False
         self.context_tokens: int | None = None
         self.protocols: frozenset[str] | None = None
 

@@ -106,8 +106,10 @@ def stays_ready(gateway: Gateway, engine: Engine, for_s: float) -> None:
 def test_a_good_health_path_in_front_of_a_dead_engine_is_seen_through(start: Start, engine: Engine, says: int) -> None:
     """As when a peer rank dies: health 200, requests begin and never go on. No client has to run into a time-out."""
     other = start(Engine())
-    figures = Figures(running=says).attach(engine)
+    figures = Figures(running=2, step=1).attach(engine)
     gateway = watched(start, engine, other)
+    eventually(lambda: gateway.metric("switchyard_foreign_requests") == 2)
+    figures.running, figures.step = says, 0
     engine.play([HANG])
     stuck = [gateway.client().start(*ask("chat")) for _ in range(2)]
     engine.wait_for()
@@ -155,6 +157,18 @@ def test_a_prefill_of_100_000_tokens_is_no_stall(start: Start, engine: Engine, h
         connection.leave()
     if not has_figures:  # that the test can tell: with the prompt gone, patience ends
         eventually(lambda: state_of(gateway, engine)[0] == "ejected", 10)
+
+
+def test_figures_that_are_always_zero_prove_nothing(start: Start, engine: Engine) -> None:
+    """As behind a proxy that answers /metrics itself: a long answer without a stream is no stall."""
+    Figures().attach(engine)
+    gateway = watched(start, engine, start(Engine()))
+    engine.play([HANG])
+    connections = [gateway.client().start(*ask("chat")) for _ in range(2)]
+    engine.wait_for()
+    stays_ready(gateway, engine, 2.5)
+    for connection in connections:
+        connection.leave()
 
 
 def test_an_engine_that_says_nothing_at_all_is_left(start: Start, engine: Engine) -> None:
