@@ -16,9 +16,10 @@ from typing import Any
 import httpx
 
 from switchyard.pools.load import read_load
-from switchyard.pools.pool import NATIVE, Pool
+from switchyard.pools.pool import Pool
 from switchyard.pools.proof import Outcome, proof_request, read_proof
 from switchyard.pools.replica import Probed, Replica
+from switchyard.pools.serves import read_context, read_protocols
 
 CONNECT_LIMIT_S = 10.0
 ASK_LIMIT_S = 10.0  # for a list or figures; a health path may take `stall_s`
@@ -27,11 +28,6 @@ LOAD_EVERY_S = 1.0
 NO_FIGURES_EVERY_S = 30.0  # an engine without figures may have been restarted with them
 FOREIGN_PATIENCE_S = 60.0  # a silent engine that had work from elsewhere may be in a prefill that nobody told us of
 ASK_AGAIN_EVERY = 30  # probes after which an engine's model list is read again: it may have been restarted with another
-
-_PATHS = {
-    "/v1/chat/completions": "chat", "/v1/completions": "completions", "/v1/responses": "responses", "/v1/messages": "messages",
-    "/v1/embeddings": "embeddings", "/v1/rerank": "rerank", "/v1/score": "score", "/tokenize": "tokenize",
-}  # fmt: skip
 
 log = logging.getLogger("switchyard.health")
 
@@ -253,25 +249,6 @@ def _is_idle(replica: Replica) -> bool:
     """Whether it has nothing to do, as far as anybody knows."""
     load = replica.engine_load
     return not replica.in_flight and (load is None or load.running + load.waiting == 0)
-
-
-def read_context(models: Any, model: str) -> int | None:
-    """Tokens that a request may take, from an engine's /v1/models: vLLM's `max_model_len`, llama.cpp's `meta.n_ctx`."""
-    cards = models.get("data") if isinstance(models, dict) else None
-    cards = [c for c in cards if isinstance(c, dict)] if isinstance(cards, list) else []
-    for card in sorted(cards, key=lambda c: c.get("id") != model):
-        meta = card.get("meta")
-        for found in (card.get("max_model_len"), meta.get("n_ctx") if isinstance(meta, dict) else None):
-            if isinstance(found, int) and found > 0:
-                return found
-    return None
-
-
-def read_protocols(openapi: Any) -> frozenset[str]:
-    """What an engine's OpenAPI document offers; an engine without one is taken to speak everything."""
-    paths = openapi.get("paths") if isinstance(openapi, dict) else None
-    found = frozenset(_PATHS[p] for p in paths if p in _PATHS) if isinstance(paths, dict) else frozenset()
-    return found or NATIVE
 
 
 def _json(answer: httpx.Response) -> Any:

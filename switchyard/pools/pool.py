@@ -17,6 +17,7 @@ from switchyard.errors import PoolSaturated, QueueDeadline
 from switchyard.pools.affinity import Places
 from switchyard.pools.balance import Balancer
 from switchyard.pools.replica import Lease, Replica
+from switchyard.pools.serves import NATIVE
 
 log = logging.getLogger("switchyard.pools")
 TYPICAL_TOKENS = 2_000.0
@@ -25,7 +26,6 @@ TYPICAL_OVER = 50
 """... over the last so many requests."""
 LONGEST_BUSY_S = 30.0
 NOT_LISTED = "no longer listed"
-NATIVE = frozenset({"chat", "responses", "messages", "completions", "embeddings", "rerank", "score", "tokenize"})
 
 
 class Pool:
@@ -69,7 +69,7 @@ class Pool:
             replica.limit, replica.weight, replica.nodes = limit, block.weight, block.nodes
             replica.draining = "" if replica.draining == NOT_LISTED else replica.draining
         for replica in self._gone:
-            replica.draining = NOT_LISTED
+            replica.draining = replica.draining or NOT_LISTED
         self.learn()
         self.wake()
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from switchyard.pools.pool import NATIVE
 from switchyard.pools.proof import proof_request, read_proof
+from switchyard.pools.serves import NATIVE
 
 
 @pytest.mark.parametrize(
