@@ -161,9 +161,9 @@ async def _agent(client: httpx.AsyncClient, session: int, url: str, totals: dict
 
 
 async def _work(client: httpx.AsyncClient, url: str) -> float:
-    """Seconds that an engine has computed."""
+    """Tokens that an engine has computed: prompts without what was cached, and answers."""
     text = (await client.get(f"{url}/metrics")).text
-    names = ("llamacpp:prompt_seconds_total ", "llamacpp:tokens_predicted_seconds_total ")
+    names = ("llamacpp:prompt_tokens_total ", "llamacpp:tokens_predicted_total ")
     return sum(float(line.split()[1]) for line in text.splitlines() if line.startswith(names))
 
 

@@ -254,7 +254,7 @@ class Pipeline:
             return
         pool, now_s = self._pools[record.pool], asyncio.get_running_loop().time()
         if record.outcome != "ok":
-            pool.note_bad(lease.replica, record.error, now_s)
+            pool.note_bad(lease.replica, record.error, now_s, lease.began_s)
             return
         pool.note_good(lease.replica, now_s)
         if lease.alone and record.first_token_s:

@@ -115,7 +115,7 @@ class Sender:
                     if lease.replica.mark("down", failure.message):
                         log.warning("pool %s: replica %s is down: %s", name, lease.replica.full_name, failure.message)
                 except (UpstreamTimeout, Unreachable) as failed_engine:
-                    pool.note_bad(lease.replica, failed_engine.message, loop.time())
+                    pool.note_bad(lease.replica, failed_engine.message, loop.time(), lease.began_s)
                     lease.release()
                     raise
                 except BaseException:
@@ -123,7 +123,7 @@ class Sender:
                     raise
                 else:
                     if response.status in FAULTS and not outgoing.view.counting:
-                        pool.note_bad(lease.replica, f"status {response.status}", loop.time())
+                        pool.note_bad(lease.replica, f"status {response.status}", loop.time(), lease.began_s)
                     if response.status in BUSY:
                         pool.note_busy(lease.replica, retry_after_s(response.headers), loop.time())
                     tried.append(lease.replica.label)

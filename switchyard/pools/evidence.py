@@ -8,7 +8,7 @@ from __future__ import annotations
 FAILURES_IN_A_ROW = 3
 SUSPICIOUS = 2
 """After so many failures in a row the replica is asked for a token, so that no third client has to find out."""
-FIRST_BACK_OFF_S = 2.0
+FIRST_BACK_OFF_S = 5.0
 LONGEST_BACK_OFF_S = 60.0
 SLOW_START_S = 10.0
 """A replica that has come back gets its full share only after this."""

@@ -119,7 +119,7 @@ class Prober:
         was, before = replica.probed, (replica.state, replica.problem)
         changed = replica.mark(probed, problem)
         if probed == "ready" and was in {"down", "loading"} and not replica.ejected:
-            replica.evidence.readmit(_now_s())  # another process, most likely, with an empty cache: slowly
+            pool.readmit(replica, _now_s())  # another process, most likely, with an empty cache: slowly
         if probed == "ready" and not replica.evidence.worked_s:
             replica.evidence.worked_s = _now_s()
         if changed or (replica.draining and (replica.state, replica.problem) != before):

@@ -118,8 +118,13 @@ class Pool:
         """It refused a request with 429 or 503: others are asked first for so long."""
         replica.busy_until_s = now_s + min(for_s, LONGEST_BUSY_S)
 
-    def note_bad(self, replica: Replica, why: str, now_s: float) -> None:
-        """A request failed on it by its own fault; after several in a row it is taken out."""
+    def note_bad(self, replica: Replica, why: str, now_s: float, began_s: float | None = None) -> None:
+        """A request failed on it by its own fault; after several in a row it is taken out.
+
+        What began before its last return says nothing about it as it is now.
+        """
+        if began_s is not None and began_s < replica.evidence.returned_s:
+            return
         if replica.evidence.note_bad():
             self.eject(replica, f"{replica.evidence.failures} failures in a row, the last: {why}", now_s)
 
@@ -133,9 +138,13 @@ class Pool:
         log.warning("pool %s: replica %s is ejected for %.0f s: %s", self.name, replica.full_name, back_off_s, why)
 
     def readmit(self, replica: Replica, now_s: float) -> None:
-        """Let an ejected replica have requests again, slowly."""
+        """Let a replica that was away have requests again: slowly, and of the new conversations no more than the others."""
         replica.ejected = ""
         replica.evidence.readmit(now_s)
+        for each in self.replicas:
+            each.fade(now_s)
+        others = [r.work / r.weight for r in self.replicas if r.healthy and r is not replica]
+        replica.work = replica.weight * sum(others) / len(others) if others else 0.0
 
     # ---- places ----
 
@@ -236,7 +245,7 @@ class Pool:
         if affinity:
             replica.affinity[affinity] += 1
         self.typical_tokens += (tokens - self.typical_tokens) / TYPICAL_OVER
-        return Lease(replica, tokens, self._after_release, prompt_tokens, affinity)
+        return Lease(replica, tokens, self._after_release, prompt_tokens, affinity, now_s)
 
     def _with_room(self, now_s: float) -> list[Replica]:
         """Those that take one more request. Who has come back takes it slowly, as long as somebody else takes the rest."""
@@ -267,7 +276,8 @@ class Pool:
 
     def _last_resort(self, left: list[Replica], tokens: int, prompt_tokens: int) -> Lease:
         """All seem down: try one all the same, the probes may be behind."""
-        return Lease(min(left, key=lambda r: r.in_flight), tokens, self._after_release, prompt_tokens)
+        replica, now_s = min(left, key=lambda r: r.in_flight), asyncio.get_running_loop().time()
+        return Lease(replica, tokens, self._after_release, prompt_tokens, began_s=now_s)
 
     def _busy(self) -> str:
         healthy = [r for r in self.replicas if r.healthy]

@@ -139,21 +139,29 @@ class Lease:
     Attributes:
         tokens: estimated tokens, prompt and wanted answer.
         prompt_tokens: the prompt's part of them.
+        began_s: when it was taken, by the loop's clock.
         alone: whether the replica had no other request of ours when this one came.
         affinity: `hit` where the conversation was before, `repin` elsewhere than before, `miss` when it wasn't known;
             empty where balancing doesn't look at conversations.
         has_begun: whether the body of its answer has begun.
     """
 
-    __slots__ = ("_released", "_when_free", "affinity", "alone", "has_begun", "prompt_tokens", "replica", "tokens")
+    __slots__ = ("_released", "_when_free", "affinity", "alone", "began_s", "has_begun", "prompt_tokens", "replica", "tokens")
 
     def __init__(
-        self, replica: Replica, tokens: int, when_free: Callable[[], None], prompt_tokens: int = 0, affinity: str = ""
+        self,
+        replica: Replica,
+        tokens: int,
+        when_free: Callable[[], None],
+        prompt_tokens: int = 0,
+        affinity: str = "",
+        began_s: float = 0.0,
     ) -> None:
         self.replica = replica
         self.tokens = tokens
         self.prompt_tokens = prompt_tokens
         self.affinity = affinity
+        self.began_s = began_s
         self.alone = replica.busy < 1
         self.has_begun: Callable[[], bool] = _not_yet
         self._when_free = when_free

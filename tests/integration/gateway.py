@@ -38,7 +38,7 @@ def pool(*engines: Engine | DeadPort | str, **settings: Any) -> Json:
     """A pool's block. Its engines serve the first one's model; probes come often, so that tests need not wait."""
     models = [e.model for e in engines if isinstance(e, Engine)]
     urls = [e if isinstance(e, str) else e.url for e in engines]
-    block = {"model": models[0] if models else "acme/none", "replicas": urls, "health": {"every_s": 0.25}}
+    block = {"model": models[0] if models else "acme/none", "replicas": urls, "health": {"every_s": 0.25, "token_every_s": 0}}
     return block | settings
 
 

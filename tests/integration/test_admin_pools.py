@@ -65,7 +65,7 @@ def test_an_ejected_replica_comes_back_by_itself_and_readmit_brings_it_back_at_o
     assert states(client) == {"one": "ready", "rack/two": "ejected"}
     assert act(client, "rack/two", "readmit").json()["state"] == "ready"
     act(client, "one", "eject")
-    eventually(lambda: states(client)["one"] == "ready", 10)  # after 2 s and one token
+    eventually(lambda: states(client)["one"] == "ready", 20)  # after 5 s and one token
 
 
 def test_what_can_not_be_done_is_said(pair: tuple[Engine, Engine, Gateway]) -> None:

@@ -25,7 +25,7 @@ Start = Callable[..., Any]
 WORKS_S = 0.05
 PER_S = 50
 STALL_S = 1.0
-FIRST_BYTE_S = 2.0
+FIRST_BYTE_S = 5.0
 ANSWER = reply({"id": "x", "object": "chat.completion", "choices": []})
 
 
@@ -51,13 +51,15 @@ def state_of(gateway: Gateway, url: str) -> str:
 
 
 def comes_back_gently(engine: Engine, others: list[Engine], since_s: float, for_s: float = 3.0) -> None:
-    """It has traffic again, and at no time a burst: in no half second much more than the others together have in one."""
+    """It has traffic again, and at no time a burst: in no half second more than most of what comes in that time."""
     time.sleep(for_s)
-    arrived = [r.arrived_s - since_s for r in engine.work if r.arrived_s > since_s]
+    arrived, everywhere = (
+        [r.arrived_s for e in engines for r in e.work if r.arrived_s > since_s] for engines in ([engine], [engine, *others])
+    )
     assert len(arrived) > 5, "no traffic after it came back"
-    busiest = max(sum(at <= a < at + 0.5 for a in arrived) for at in arrived)
-    fair = PER_S / 2 / (len(others) + 1)
-    assert busiest <= 2.5 * fair, f"{busiest} requests in half a second, {fair:.0f} would be fair"
+    for at_s in arrived:
+        here, all_ = (sum(at_s <= a < at_s + 0.5 for a in found) for found in (arrived, everywhere))
+        assert here <= max(8, 0.6 * all_), f"{here} of {all_} requests of half a second"
 
 
 @pytest.mark.parametrize("balance", ["prefix", "round_robin"])
@@ -75,7 +77,7 @@ def test_a_replica_is_killed(start: Start, three: tuple[Engine, Engine, Engine],
         comes_back_gently(ill, others, time.monotonic())
     assert traffic.failed(dead_s) == [], "nobody who came after it was dead may notice"
     for lost in traffic.failed():
-        assert dead_s - 1 < lost.sent_s, "only what it had begun"
+        assert dead_s - FIRST_BYTE_S < lost.sent_s, "only what it had begun"
 
 
 @pytest.mark.parametrize("balance", ["prefix", "least_tokens"])
@@ -102,7 +104,7 @@ def test_a_replica_hangs(start: Start, three: tuple[Engine, Engine, Engine], how
         comes_back_gently(ill, others, back_s)
     assert traffic.failed(ejected_s) == [], "nobody who came after it was ejected"
     lost = traffic.failed()
-    assert all(hung_s - 1 < s.sent_s <= ejected_s for s in lost)
+    assert all(hung_s - FIRST_BYTE_S < s.sent_s <= ejected_s for s in lost)
     window = [s for s in traffic.sent if hung_s <= s.sent_s <= ejected_s]
     assert len(lost) <= len(window) / 2, "and in that window those that it had taken"
     assert len(lost) <= 25, "never more than it may have in flight"

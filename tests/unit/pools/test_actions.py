@@ -90,8 +90,8 @@ def test_ejecting_has_a_back_off_and_readmitting_ends_it_slowly():
     replica = pool.replicas[0]
     assert act(pool, replica, "eject", 100.0) is True
     assert act(pool, replica, "eject", 100.0) is False
-    assert (replica.state, replica.evidence.back_at_s) == ("ejected", 102.0)
-    assert replica.problem == "ejected by hand, tried again after 2 s"
+    assert (replica.state, replica.evidence.back_at_s) == ("ejected", 105.0)
+    assert replica.problem == "ejected by hand, tried again after 5 s"
     assert act(pool, replica, "readmit", 101.0) is True
     assert act(pool, replica, "readmit", 101.0) is False
     assert (replica.state, replica.evidence.ejections) == ("ready", 0)

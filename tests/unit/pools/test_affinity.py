@@ -161,3 +161,37 @@ def test_who_has_come_back_takes_it_slowly_unless_all_have(run):
         assert [r.in_flight for r in pool.replicas] == [10, 10]
 
     run(body())
+
+
+def test_what_failed_before_its_return_is_not_held_against_it(run):
+    """Requests that a hung engine had taken run into their time-outs when it has long come back."""
+
+    async def body() -> None:
+        pool = pool_of(n=2, in_flight=9)
+        now_s = asyncio.get_running_loop().time()
+        old = [await pool.admit("s", 1) for _ in range(6)]
+        ill = pool.replicas[0]
+        pool.eject(ill, "stalled", now_s)
+        pool.readmit(ill, now_s + 5)
+        for lease in old:
+            pool.note_bad(lease.replica, "no answer", now_s + 6, lease.began_s)
+        assert (ill.state, ill.evidence.failures) == ("ready", 0)
+        for _ in range(3):
+            pool.note_bad(ill, "no answer", now_s + 7, now_s + 6)
+        assert ill.state == "ejected" or pool.replicas[1].state == "ejected"
+
+    run(body())
+
+
+def test_new_conversations_do_not_all_rush_to_who_has_come_back(run):
+    async def body() -> None:
+        pool = pool_of(n=3, in_flight=99, balance="prefix")
+        now_s = asyncio.get_running_loop().time()
+        pool.eject(pool.replicas[0], "stalled", now_s)
+        for n in range(200):
+            await place(pool, f"before-{n}")
+        pool.readmit(pool.replicas[0], now_s)
+        found = [await place(pool, f"after-{n}") for n in range(90)]
+        assert 15 <= found.count("r0") <= 45
+
+    run(body())

@@ -34,11 +34,11 @@ def test_the_back_off_doubles_up_to_a_limit():
 
 def test_after_a_good_while_the_back_off_begins_anew():
     evidence = Evidence()
-    for _ in range(4):
+    for _ in range(2):
         evidence.eject(100.0)
     evidence.readmit(200.0)
     assert evidence.back_at_s == 0
-    assert evidence.eject(201.0) == FIRST_BACK_OFF_S * 2**4  # it came back for a second only
+    assert evidence.eject(201.0) == FIRST_BACK_OFF_S * 2**2  # it came back for a second only
     evidence.readmit(300.0)
     assert evidence.eject(301.0 + LONGEST_BACK_OFF_S) == FIRST_BACK_OFF_S
 
