@@ -71,7 +71,7 @@ def least_tokens(replicas: Sequence[R], random: Random) -> R:
     return equal[0] if len(equal) == 1 else random.choice(equal)
 
 
-def prefix(replicas: Sequence[R], key: str, mean_load: float, last: str | None = None) -> R:
+def prefix(replicas: Sequence[R], key: str, mean_load: float, last: str | None = None, tokens: int = 0) -> R:
     """Where the key was last, unless that is too busy. A new key goes to the first in its own order that isn't.
 
     Rendezvous hashing (Thaler and Ravishankar 1998) with bounded load (Mirrokni, Thorup, Zadimoghaddam 2018): when a
@@ -82,6 +82,7 @@ def prefix(replicas: Sequence[R], key: str, mean_load: float, last: str | None =
         key: session, or hash of the prompt's beginning.
         mean_load: requests per unit of weight, over the whole pool, this one included.
         last: label of the replica where the key was last; None for a new key.
+        tokens: estimated tokens of the request.
     """
     for replica in replicas:
         if replica.label == last and replica.busy + 1 <= max(SLACK, math.ceil(STAY * mean_load * replica.weight)):
@@ -90,9 +91,9 @@ def prefix(replicas: Sequence[R], key: str, mean_load: float, last: str | None =
     fitting = [r for r in ordered if r.busy + 1 <= math.ceil(BOUND * mean_load * r.weight)]
     if not fitting:
         return min(ordered, key=lambda r: r.busy / r.weight)
-    mean_work = sum(r.work for r in replicas) / sum(r.weight for r in replicas)
+    mean_work = (sum(r.work for r in replicas) + tokens) / sum(r.weight for r in replicas)
     for replica in fitting:
-        if replica.work <= BOUND * mean_work * replica.weight:
+        if replica.work + tokens <= BOUND * mean_work * replica.weight:
             return replica
     return min(fitting, key=lambda r: r.work / r.weight)
 
@@ -131,13 +132,13 @@ class Balancer:
         self._random = random
         self._tick = random.randrange(1024)  # several gateways don't start at the same replica
 
-    def choose(self, replicas: Sequence[R], key: str, mean_load: float, last: str | None = None) -> R:
+    def choose(self, replicas: Sequence[R], key: str, mean_load: float, last: str | None = None, tokens: int = 0) -> R:
         """Pick one of at least one replica; all but the first argument matter to `prefix` alone."""
         if len(replicas) == 1:
             return replicas[0]
         match self._balance:
             case "prefix":
-                return prefix(replicas, key, mean_load, last)
+                return prefix(replicas, key, mean_load, last, tokens)
             case "least_tokens":
                 return least_tokens(replicas, self._random)
             case "p2c":

@@ -240,7 +240,7 @@ class Pool:
         for replica in free:
             replica.fade(now_s)
         calm = [r for r in free if r.busy_until_s <= now_s]
-        replica, affinity = self._choose(calm or free, key)
+        replica, affinity = self._choose(calm or free, key, tokens)
         replica.work += tokens
         if affinity:
             replica.affinity[affinity] += 1
@@ -257,14 +257,14 @@ class Pool:
         if self._waiting:
             self.wake()
 
-    def _choose(self, free: list[Replica], key: str) -> tuple[Replica, str]:
+    def _choose(self, free: list[Replica], key: str, tokens: int) -> tuple[Replica, str]:
         """A replica, and what that is for the conversation's cache: see `Lease.affinity`."""
         if self.settings.balance != "prefix":
             return self._balancer.choose(free, key, 0.0), ""
         last = self._places.get(key)
         healthy = [r for r in self.replicas if r.healthy]
         mean_load = (sum(r.busy for r in healthy) + 1) / sum(r.weight for r in healthy)
-        chosen = self._balancer.choose(free, key, mean_load, last)
+        chosen = self._balancer.choose(free, key, mean_load, last, tokens)
         self._places.put(key, chosen.label)
         if last is None:
             return chosen, "miss"

@@ -141,9 +141,9 @@ def test_below_the_slack_a_warm_cache_wins_over_an_even_spread():
 def test_new_keys_go_where_less_lives_also_while_it_is_silent():
     """Few agents on few replicas: a hash alone puts four on one and none on the next."""
     replicas = named("a", "b", "c")
-    for key in KEYS[:9]:
-        prefix(replicas, key, 1).work += 1000
-    assert [r.work for r in replicas] == [3000] * 3
+    for n, key in enumerate(KEYS[:9]):
+        prefix(replicas, key, 1, tokens=1000).work += 1000
+        assert max(r.work for r in replicas) <= 1000 * (n // 3 + 1)
     heavy = [Load("a", 1), Load("b", 2)]
     for key in KEYS[:90]:
         prefix(heavy, key, 1).work += 1000
