@@ -19,6 +19,7 @@ from switchyard.pools.replica import Lease, Replica
 from switchyard.routing.decision import Decision
 from switchyard.routing.request import Body, RequestView
 from switchyard.routing.signals import Signals
+from switchyard.routing.urgency import is_background
 from switchyard.telemetry.record import Record
 from switchyard.telemetry.tracing import Trace
 from switchyard.upstream.connection import Headers, Response, StaleConnection
@@ -97,9 +98,7 @@ class Sender:
             pool = self._pools[name]
             body, record.changed = patch(outgoing.view, signals, pool)
             tried: list[str] = []
-            while (
-                lease := await pool.admit(outgoing.affinity, tokens, tried, decision.only_replica, signals.prompt_tokens)
-            ) is not None:
+            while (lease := await self._admit(pool, outgoing, tokens, tried, decision.only_replica)) is not None:
                 record.pool, record.replica, record.affinity = name, lease.replica.label, lease.affinity
                 record.admitted_s = record.admitted_s or time.monotonic()
                 record.attempts.append((name, lease.replica.label))
@@ -137,6 +136,13 @@ class Sender:
         else:
             what = f"pool {decision.pool}: none of {len(self._pools[decision.pool].replicas)} replicas can be reached; last: "
         raise type(failure)(what + failure.message, retry_after_s=2)
+
+    @staticmethod
+    async def _admit(pool: Pool, outgoing: Outgoing, tokens: int, tried: Sequence[str], only: str | None) -> Lease | None:
+        return await pool.admit(
+            outgoing.affinity, tokens, tried, only, outgoing.signals.prompt_tokens,
+            api_key=outgoing.view.key_name, background=is_background(outgoing.signals),
+        )  # fmt: skip
 
     def _worth_retrying(self, response: Response, pool: Pool, tried: Sequence[str], decision: Decision) -> bool:
         """An engine that refuses before it begins is worth another replica's try, within the budget."""

@@ -1,10 +1,9 @@
-"""A pool: its replicas, who may have a place on one, and the bounded queue of those who wait."""
+"""A pool: its replicas and who may have a place on one. Those who have to wait are `admission.py`'s business."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Collection, Sequence
 from random import Random
 
@@ -14,6 +13,7 @@ from switchyard.config.policy import Pool as PoolSettings
 from switchyard.config.policy import Replica as ReplicaSettings
 from switchyard.config.vocabulary import CAPABILITIES
 from switchyard.errors import PoolSaturated, QueueDeadline
+from switchyard.pools.admission import Admission, QueueFull, Waiter
 from switchyard.pools.affinity import Places
 from switchyard.pools.balance import Balancer
 from switchyard.pools.replica import Lease, Replica
@@ -42,7 +42,7 @@ class Pool:
         self._random = random
         self._places = Places()
         self.typical_tokens = TYPICAL_TOKENS
-        self._waiting: deque[_Waiter] = deque()
+        self._admission = Admission(self._place_waiter, self._serves, settings.limits.queue, settings.limits.queue_timeout_s)
         self.replicas: tuple[Replica, ...] = ()
         self.listed: tuple[ReplicaSettings, ...] = ()
         self._gone: list[Replica] = []
@@ -51,6 +51,7 @@ class Pool:
     def reconfigure(self, settings: PoolSettings) -> None:
         """Go on under other settings. Replicas that are found elsewhere stay until somebody has looked there."""
         self.settings = settings
+        self._admission.reconfigure(settings.limits.queue, settings.limits.queue_timeout_s)
         self._balancer = Balancer(settings.balance, self._random)
         self.model_json = msgspec.json.encode(settings.model)
         self.refuses = tuple(need for need in CAPABILITIES if need not in settings.accepts)
@@ -151,19 +152,29 @@ class Pool:
     @property
     def queued(self) -> int:
         """Requests that wait."""
-        return len(self._waiting)
+        return len(self._admission)
 
     async def admit(
-        self, key: str, tokens: int, exclude: Collection[str] = (), only: str | None = None, prompt_tokens: int = 0
+        self,
+        key: str,
+        tokens: int,
+        exclude: Collection[str] = (),
+        only: str | None = None,
+        prompt_tokens: int = 0,
+        *,
+        api_key: str = "",
+        background: bool = False,
     ) -> Lease | None:
         """Wait for a place on one of the replicas.
 
         Args:
-            key: the conversation, for affinity.
+            key: the conversation, for affinity; those of one API key take turns.
             tokens: estimated tokens of the request, prompt and wanted answer.
             exclude: labels of replicas that were tried before.
             only: label of the one replica that can serve it.
             prompt_tokens: the prompt's part of them.
+            api_key: name of the client's API key; keys take turns.
+            background: whether it waits behind those in front of which somebody sits.
 
         Returns:
             A place, held until its `release`; None when every replica was tried, or is drained.
@@ -174,63 +185,29 @@ class Pool:
         """
         if only is not None:
             exclude = {*exclude, *(r.label for r in self.replicas if r.label != only)}
-        if all(w.exclude for w in self._waiting) and (lease := self._place(key, tokens, exclude, prompt_tokens)) is not None:
+        if self._admission.free and (lease := self._place(key, tokens, exclude, prompt_tokens)) is not None:
             return lease  # nobody waits who could have taken this place
         left = self._left(exclude)
         if not left:
             return None
         if not any(r.healthy for r in left):
             return self._last_resort(left, tokens, prompt_tokens)
-        limits = self.settings.limits
-        if len(self._waiting) >= limits.queue:
-            raise PoolSaturated(
-                f"pool {self.name}: {self._busy()}, and {len(self._waiting)} wait already; retry in 2 s",
-                retry_after_s=2,
-            )
-        waiter = _Waiter(key, tokens, exclude, prompt_tokens)
-        self._waiting.append(waiter)
         try:
-            async with asyncio.timeout(limits.queue_timeout_s):
-                return await waiter.lease
+            return await self._admission.wait(Waiter(key, tokens, prompt_tokens, exclude, api_key, background))
+        except QueueFull:
+            message = f"pool {self.name}: {self._busy()}, and {self.queued} wait already; retry in 2 s"
+            raise PoolSaturated(message, retry_after_s=2) from None
         except TimeoutError:
-            waiter.leave()
-            message = f"pool {self.name}: no place within {limits.queue_timeout_s:g} s; {self._busy()}"
+            message = f"pool {self.name}: no place within {self.settings.limits.queue_timeout_s:g} s; {self._busy()}"
             raise QueueDeadline(message, retry_after_s=2) from None
-        except asyncio.CancelledError:
-            waiter.leave()
-            raise
-        finally:
-            if not waiter.served:
-                self._remove(waiter)
-                self.wake()
 
     def has_free(self, exclude: Collection[str]) -> bool:
         """Whether a replica besides these would take a request now."""
         return any(r.available and r.label not in exclude for r in self.replicas)
 
     def wake(self) -> None:
-        """Give free places to those who wait, in their order; who can't use a place lets the next one have it."""
-        for waiter in tuple(self._waiting):
-            if waiter.served:  # by a call of this from within this
-                continue
-            lease = self._place(waiter.key, waiter.tokens, waiter.exclude, waiter.prompt_tokens)
-            left = self._left(waiter.exclude)
-            if lease is None and left and not any(r.healthy for r in left):  # all went down while it waited
-                lease = self._last_resort(left, waiter.tokens, waiter.prompt_tokens)
-            if lease is None and left:
-                if not waiter.exclude:
-                    return
-                continue
-            self._remove(waiter)
-            if not waiter.lease.done():
-                waiter.lease.set_result(lease)
-            elif lease is not None:  # it left in this very moment
-                lease.release()
-
-    def _remove(self, waiter: _Waiter) -> None:
-        if not waiter.served:
-            waiter.served = True
-            self._waiting.remove(waiter)
+        """Something may have become free: give it to those who wait."""
+        self._admission.wake()
 
     def _place(self, key: str, tokens: int, exclude: Collection[str], prompt_tokens: int) -> Lease | None:
         now_s = asyncio.get_running_loop().time()
@@ -253,8 +230,19 @@ class Pool:
             return [r for r in self.replicas if r.has_room(now_s)]
         return [r for r in self.replicas if r.available]
 
+    def _place_waiter(self, waiter: Waiter) -> Lease | None:
+        lease = self._place(waiter.session, waiter.tokens, waiter.exclude, waiter.prompt_tokens)
+        if lease is None:
+            left = self._left(waiter.exclude)
+            if left and not any(r.healthy for r in left):  # all went down while it waited
+                lease = self._last_resort(left, waiter.tokens, waiter.prompt_tokens)
+        return lease
+
+    def _serves(self, waiter: Waiter) -> bool:
+        return bool(self._left(waiter.exclude))
+
     def _after_release(self) -> None:
-        if self._waiting:
+        if self.queued:
             self.wake()
 
     def _choose(self, free: list[Replica], key: str, tokens: int) -> tuple[Replica, str]:
@@ -284,23 +272,3 @@ class Pool:
         full = sum(1 for r in healthy if r.in_flight >= r.limit)
         limit = self.settings.limits.in_flight
         return f"{full} of {len(self.replicas)} replicas have {limit} requests each"
-
-
-class _Waiter:
-    """A request in the queue."""
-
-    def __init__(self, key: str, tokens: int, exclude: Collection[str], prompt_tokens: int) -> None:
-        self.key = key
-        self.tokens = tokens
-        self.prompt_tokens = prompt_tokens
-        self.exclude = exclude
-        self.served = False  # out of the queue, whichever way
-        self.lease: asyncio.Future[Lease | None] = asyncio.get_running_loop().create_future()
-
-    def leave(self) -> None:
-        """Give back a place that came too late."""
-        if self.lease.done() and not self.lease.cancelled() and self.lease.exception() is None:
-            if (lease := self.lease.result()) is not None:
-                lease.release()
-        else:
-            self.lease.cancel()
