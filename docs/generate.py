@@ -478,6 +478,7 @@ HEADERS_READ: Mapping[str, str] = {
     "authorization": "`Bearer KEY`: the gateway's key. Never sent on.",
     "x-api-key": "The same, as Anthropic's clients send it. Never sent on.",
     "x-switchyard-pool": "Use this pool of the route for this request; 400 when it can't serve it. Not sent on.",
+    "x-switchyard-priority": "`background`: where requests queue, this one waits behind those of people. Not sent on.",
     "x-switchyard-case": "A label, repeated as `case` in the decision record; for evaluations. Not sent on.",
     "x-switchyard-session-id": "Name of the conversation; wins over every other name for it (below). Sent on.",
     "x-request-id": "Echoed in the answer, and kept as `client_request_id` in the decision record, when it is one "

@@ -21,6 +21,7 @@ from switchyard.api.auth import Keys
 from switchyard.api.control import make_control
 from switchyard.api.door import Door
 from switchyard.api.server import SWEEP_S as CLIENT_SWEEP_S
+from switchyard.arriving import Arrivals
 from switchyard.config.load import PolicyError, Problem, Secrets, parse_policy, read_secrets
 from switchyard.config.policy import Classifier as ClassifierBlock
 from switchyard.config.policy import LocalClassifier, ModelClassifier, Policy, Route
@@ -48,6 +49,7 @@ from switchyard.routing.session import Pins
 from switchyard.routing.share import ShareControl
 from switchyard.routing.tokens import Count, load_tokenizer, why_no_tokenizer
 from switchyard.sending import Sender
+from switchyard.state.memory import MemoryStore
 from switchyard.telemetry.logs import DecisionLog
 from switchyard.telemetry.metrics import Labels, Metrics
 from switchyard.telemetry.record import Listener, Recorder
@@ -123,6 +125,7 @@ class Gateway:
         self._stored = StoredResponses()
         folder = source.path.parent if source is not None else Path()
         self.discovery = Discovery(folder, resolve, self._take_over_replicas)
+        self._store = MemoryStore(time.monotonic)
         self._retry_budget = RetryBudget()
         self._metrics = Metrics(self._read_gauges, self._read_asked)
         self._decision_log = DecisionLog(server.decision_log) if server.decision_log else None
@@ -169,8 +172,9 @@ class Gateway:
             self._stored, {n: self._tokenizers[p.tokenizer] for n, p in policy.pools.items() if p.tokenizer is not None},
         )  # fmt: skip
         self._sender = Sender(self.pools, self._connections, secrets.pool_keys, self._retry_budget)
+        arrivals = Arrivals(policy.server.limits, self._store)
         self.pipeline = Pipeline(
-            policy, self.pools, self.decider, self._sender, self._stored, self._recorder, self._tracing,
+            policy, self.pools, arrivals, self.decider, self._sender, self._stored, self._recorder, self._tracing,
             lambda: time.localtime().tm_hour,
         )  # fmt: skip
         self._watch_replicas()
@@ -213,8 +217,9 @@ class Gateway:
         changes = describe_changes(self.policy, policy)
         self._policy_problem = ""
         if changes:
-            # The server's own block is read at the start only, whatever the file says now.
-            self._install(policy.model_copy(update={"server": self.policy.server}), secrets)
+            # But for the keys' limits, the server's own block is read at the start only, whatever the file says now.
+            server = self.policy.server.model_copy(update={"limits": policy.server.limits})
+            self._install(policy.model_copy(update={"server": server}), secrets)
             self._metrics.count_reload(good=True)
             log.info("new policy: %s", "; ".join(changes))
         return changes

@@ -146,11 +146,29 @@ class BodyTooLarge(_ClientFault):
     anthropic_type = "request_too_large"
 
 
+class OverTokenLimit(_ClientFault):
+    """The request takes more tokens than its API key may use in a minute."""
+
+    status = 413
+    code = "request_over_limit"
+    anthropic_type = "request_too_large"
+
+
 class PoolSaturated(GatewayError):
     """Every replica is at its limit and the queue is full."""
 
     status = 429
     code = "pool_saturated"
+    type = "rate_limit_error"
+    anthropic_type = "rate_limit_error"
+    retryable = True
+
+
+class RateLimited(GatewayError):
+    """The API key has used up what it may: requests or tokens a minute, or requests at the same time."""
+
+    status = 429
+    code = "rate_limit_exceeded"
     type = "rate_limit_error"
     anthropic_type = "rate_limit_error"
     retryable = True
@@ -222,7 +240,9 @@ LEAVES: tuple[type[GatewayError], ...] = (
     LastReplica,
     MethodNotAllowed,
     BodyTooLarge,
+    OverTokenLimit,
     PoolSaturated,
+    RateLimited,
     QueueDeadline,
     Draining,
     Unreachable,

@@ -147,9 +147,15 @@ def read_secrets(policy: Policy, file: str, environment: Mapping[str, str] = os.
     keys = value("server.api_keys_env", server.api_keys_env) if server.api_keys_env else ""
     admin = value("server.admin_key_env", server.admin_key_env) if server.admin_key_env else None
     pools = {n: value(f"pools.{n}.api_key_env", p.api_key_env) for n, p in policy.pools.items() if p.api_key_env}
+    api_keys = tuple(k.strip() for k in keys.split(",") if k.strip())
+    unknown = [name for name in server.limits.keys if not 1 <= int(name.removeprefix("key-")) <= len(api_keys)]
+    if unknown and not problems:
+        there = f"{server.api_keys_env} holds {len(api_keys)} keys" if server.api_keys_env else "server.api_keys_env is not set"
+        message = f"there is no {unknown[0]}: {there}"
+        problems.append(Problem(file, 1, 1, "server.limits.keys", message, "key-1 is the first key, key-2 the second"))
     if problems:
         raise PolicyError(problems)
-    return Secrets(tuple(k.strip() for k in keys.split(",") if k.strip()), admin, pools)
+    return Secrets(api_keys, admin, pools)
 
 
 class _Document:

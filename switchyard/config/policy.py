@@ -44,6 +44,14 @@ def _name(value: str) -> str:
     return value
 
 
+def _key_name(value: str) -> str:
+    if not re.fullmatch(r"key-[1-9][0-9]{0,5}", value):
+        raise PydanticCustomError(
+            "key_name", "key-1 is expected for the first key of server.api_keys_env, key-2 for the second"
+        )
+    return value
+
+
 def _variable(value: str) -> str:
     if not _VARIABLE.fullmatch(value):
         raise PydanticCustomError("variable", "the name of an environment variable is expected, not a secret itself")
@@ -84,6 +92,7 @@ def _turns(value: str) -> str:
 
 Name = Annotated[str, AfterValidator(_name)]
 Variable = Annotated[str, AfterValidator(_variable)]
+KeyName = Annotated[str, AfterValidator(_key_name)]
 EngineUrl = Annotated[str, AfterValidator(_url)]
 
 
@@ -91,6 +100,37 @@ class Block(BaseModel):
     """What all blocks share: immutable, no unknown keys, no silent conversions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class KeyLimits(Block):
+    """What one API key may do; what is left out is not limited."""
+
+    requests_per_minute: Count | None = None
+    """Requests within any 60 s."""
+    tokens_per_minute: Count | None = None
+    """Tokens within any 60 s, prompts and answers together: estimated when a request comes, corrected when it ends."""
+    concurrent_requests: Count | None = None
+    """Requests that wait or run at the same time."""
+
+
+class ServerLimits(Block):
+    """Limits of the API keys; over one of them a request gets 429 and Retry-After. Without keys all clients share one."""
+
+    default: KeyLimits = KeyLimits()
+    """For every key."""
+    keys: dict[KeyName, KeyLimits] = {}
+    """For single ones, by the names that records show: key-1 is the first of `api_keys_env`. What an entry leaves out is
+    as in `default`; null lifts it."""
+
+    def of(self, key_name: str) -> KeyLimits | None:
+        """The limits of a key; None when it has none."""
+        own = self.keys.get(key_name)
+        limits = self.default if own is None else self.default.model_copy(update=_given(own))
+        return limits if any(value is not None for value in (limits.model_dump().values())) else None
+
+
+def _given(block: Block) -> dict[str, Any]:
+    return {name: getattr(block, name) for name in block.model_fields_set}
 
 
 class Server(Block):
@@ -113,6 +153,8 @@ class Server(Block):
     """On SIGTERM /readyz says 503 at once; the listener closes after this many seconds."""
     drain_s: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 30
     """How long running requests may go on after the listener closed; what is left then ends with an error."""
+    limits: ServerLimits = ServerLimits()
+    """What the API keys may do. Unlike the rest of this block, a change takes effect while the gateway runs."""
     session_ttl_s: Seconds = 3600
     """A conversation that was silent for so long is forgotten: its next request is decided anew."""
     state: Annotated[str, AfterValidator(_state)] = "memory"

@@ -10,9 +10,6 @@ from pydantic import BaseModel
 
 from switchyard.config.policy import Policy
 
-FIXED = frozenset({"server"})
-"""Blocks that are read at the start only."""
-
 
 def describe_changes(old: Policy, new: Policy) -> list[str]:
     """Every difference as a line for people; empty when the two mean the same."""
@@ -20,9 +17,12 @@ def describe_changes(old: Policy, new: Policy) -> list[str]:
 
 
 def _changes(old: Policy, new: Policy) -> Iterator[str]:
-    if old.server != new.server:
-        keys = ", ".join(_differing(old.server, new.server))
-        yield f"server: {keys} changed; that takes effect at the next start"
+    differing = _differing(old.server, new.server)
+    if "limits" in differing:
+        differing.remove("limits")
+        yield f"server: limits are {_short(new.server.limits)}, were {_short(old.server.limits)}"
+    if differing:
+        yield f"server: {', '.join(differing)} changed; that takes effect at the next start"
     for name in _gone(old.pools, new.pools):
         yield f"pool {name} is gone: what runs on it may end"
     for name in _gone(new.pools, old.pools):

@@ -25,6 +25,7 @@ SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.0
 COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "switchyard_requests": ("Requests that have ended.", ("route", "pool", "protocol", "status", "outcome")),
     "switchyard_errors": ("Answers of the gateway's own making, by code.", ("code",)),
+    "switchyard_limited": ("Requests over a limit of their API key, by key and limit.", ("key", "limit")),
     "switchyard_decisions": ("Decisions by what settled them.", ("route", "pool", "kind")),
     "switchyard_classifier_failures": (
         "Requests decided while a classifier was down, late or talked nonsense.",
@@ -139,6 +140,8 @@ class Metrics(Collector):
         counters["switchyard_requests"][(record.route, pool, record.protocol, status, record.outcome)] += 1
         if record.error:
             counters["switchyard_errors"][(record.error,)] += 1
+        if record.limit:
+            counters["switchyard_limited"][(record.key_name, record.limit)] += 1
         if record.escalation:
             counters["switchyard_escalations"][(record.route,)] += 1
         if record.decision:

@@ -23,6 +23,7 @@ class Record:
         attempts: pool and replica of every try.
         affinity: `hit` when the conversation's replica was the one of its last request, `repin` when it had to move, `miss`
             when it wasn't known; empty where the pool doesn't balance by it.
+        limit: the limit of its API key that it exceeded.
         escalation: why a larger pool had to take over in mid-answer.
         tries: requests written to an engine; more than attempts when a kept connection had died.
         decision: what `Decision.as_record` gives.
@@ -49,6 +50,7 @@ class Record:
     pool: str = ""
     replica: str = ""
     affinity: str = ""
+    limit: str = ""
     escalation: str = ""
     attempts: list[tuple[str, str]] = field(default_factory=list)
     tries: int = 0
@@ -88,6 +90,8 @@ class Record:
         }  # fmt: skip
         if self.counted:
             line["counted"] = self.counted
+        if self.limit:
+            line["limit"] = self.limit
         if self.escalation:
             line["escalation"] = self.escalation
         if self.case:

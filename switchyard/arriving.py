@@ -1,0 +1,90 @@
+"""The arriving part of the request path: what a request's API key may still do, and what other gateways know about it.
+
+Both are one question to the store, asked before anything is decided. Without limits and without a shared store nothing is
+asked at all.
+"""
+
+from __future__ import annotations
+
+from switchyard.config.policy import ServerLimits
+from switchyard.errors import OverTokenLimit, RateLimited
+from switchyard.routing.session import Session
+from switchyard.routing.signals import Signals
+from switchyard.state.base import Claim, Limit, Refusal, Store
+from switchyard.telemetry.record import Record
+
+ANSWER_TOKENS_GUESS = 1_024
+"""Most that is reserved for an answer: agents ask for 32,000 and use a few hundred. What was used in the end counts."""
+
+GENERATING = frozenset({"chat", "responses", "messages", "completions"})
+_SAID: dict[Limit, str] = {
+    "requests_per_minute": "has sent {n} requests within a minute",
+    "tokens_per_minute": "has no {tokens} of its {n} tokens a minute left",
+    "concurrent_requests": "has {n} requests running",
+}
+
+
+class Arrivals:
+    """Lets requests in.
+
+    Args:
+        limits: of the API keys.
+        store: counts, and knows what other gateways know.
+    """
+
+    def __init__(self, limits: ServerLimits, store: Store) -> None:
+        self._by_key = {name: limits.of(name) for name in limits.keys}
+        self._default = limits.of("")
+        self._store = store
+
+    async def enter(self, record: Record, signals: Signals, session: Session | None = None) -> Claim | None:
+        """Claim a request's part of its key's limits, to be given to `leave` in any case.
+
+        Raises:
+            RateLimited, OverTokenLimit: the key has used up what it may.
+        """
+        limits = self._by_key.get(record.key_name, self._default)
+        claim = None
+        if limits is not None:
+            claim = Claim(record.key_name, limits, 0 if session is None else estimate_tokens(signals), record.id)
+        if claim is None and not self._store.shared:
+            return None
+        known = await self._store.arrive(claim, session.key if session is not None else "", None)
+        if known.refusal is not None and claim is not None:
+            record.limit = known.refusal.limit
+            raise _refused(claim, known.refusal)
+        return claim
+
+    def leave(self, claim: Claim | None, record: Record) -> None:
+        """The request has ended, whichever way; its record says what it took."""
+        if claim is not None:
+            self._store.settle(claim, used_tokens(record))
+
+
+def estimate_tokens(signals: Signals) -> int:
+    """Tokens that a request will take, as far as anybody can know before."""
+    if signals.view.counting:
+        return 0
+    if signals.protocol not in GENERATING:
+        return signals.prompt_tokens
+    return signals.prompt_tokens + min(ANSWER_TOKENS_GUESS, signals.max_output_tokens or ANSWER_TOKENS_GUESS)
+
+
+def used_tokens(record: Record) -> int | None:
+    """Tokens that it took; None when its engine didn't say."""
+    if not record.sent_s or record.outcome in {"refused", "engine_error"}:
+        return 0
+    if record.input_tokens is None and record.output_tokens is None:
+        return None
+    return (record.input_tokens or 0) + (record.output_tokens or 0)
+
+
+def _refused(claim: Claim, refusal: Refusal) -> RateLimited | OverTokenLimit:
+    who = f"the API key {claim.api_key}" if claim.api_key else "the gateway's clients, which share one limit, together"
+    limit = getattr(claim.limits, refusal.limit)
+    where = f"server.limits, {refusal.limit}"
+    if refusal.retry_after_s is None:
+        message = f"the request takes about {claim.tokens} tokens, and {who} may use {limit} a minute ({where}): shorten it"
+        return OverTokenLimit(message)
+    said = _SAID[refusal.limit].format(n=limit, tokens=claim.tokens)
+    return RateLimited(f"{who} {said} ({where}); retry in {refusal.retry_after_s} s", retry_after_s=refusal.retry_after_s)
