@@ -347,6 +347,7 @@ class Pipeline:
         target = self._identify(view, record)
         signals = Signals(view, self._read_hour())
         session = identify(signals)
+        await self._arrivals.learn(target.route_name, session)
         decision = await self._decider.decide(target, signals, session, remember=False)
         return {
             "model": record.model,
@@ -369,7 +370,7 @@ class Pipeline:
         try:
             view = RequestView("responses", Body(b"{}"), headers)
             signals = Signals(view)
-            claim = await self._arrivals.enter(record, signals)
+            claim = await self._arrivals.enter(record, signals, Session("", ""), response_id)
             place = self._stored.place_of(response_id)
             pool = self._pools.get(place[0]) if place is not None else None
             replica = next((r for r in pool.replicas if r.label == place[1]), None) if pool and place else None

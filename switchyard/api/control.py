@@ -49,8 +49,8 @@ class Gateway(Protocol):
     async def explain(self, body: bytes, protocol: str, headers: Mapping[str, str]) -> dict[str, Any]:
         """The decision for a request, without serving it."""
 
-    def metrics(self) -> bytes:
-        """Prometheus text."""
+    async def metrics(self) -> bytes:
+        """Prometheus text; of all workers, where there are several."""
 
     async def replace_policy(self, raw: bytes | None) -> list[str]:
         """Put another policy in force; gives what changed, in words."""
@@ -131,7 +131,7 @@ def make_control(
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus text. Open like the health paths: it holds names from the policy and numbers."""
-        return Response(gateway.metrics(), media_type=PROMETHEUS)
+        return Response(await gateway.metrics(), media_type=PROMETHEUS)
 
     @app.get("/v1/models", dependencies=keyed)
     async def models() -> dict[str, Any]:

@@ -69,8 +69,6 @@ def find_warnings(policy: Policy, file: str, environment: Mapping[str, str]) -> 
     for name, pool in policy.pools.items():
         if pool.tokenizer is not None and (reason := why_no_tokenizer(pool.tokenizer)):
             yield f"pools.{name}.tokenizer: {reason}; `serve` will refuse to start"
-    if policy.server.state != "memory":
-        yield "server.state: pins are kept in this process only in this version; Redis is not used yet"
     for name, route in policy.routes.items():
         for block in route.classify:
             if isinstance(block, LocalClassifier) and (reason := why_not(block.model)):

@@ -74,8 +74,15 @@ def _url(value: str) -> str:
 
 
 def _state(value: str) -> str:
-    if value != "memory" and not value.startswith(("redis://", "rediss://")):
-        raise PydanticCustomError("state", "memory or redis://host:6379/0 is expected")
+    if value == "memory":
+        return value
+    try:
+        parts = urlsplit(value)
+        good = parts.scheme in {"redis", "rediss"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or not re.fullmatch(r"(/[0-9]{1,5})?", parts.path.rstrip("/")) or parts.query or parts.fragment:
+        raise PydanticCustomError("state", "memory or redis://host:6379/0 is expected; a password as redis://:${NAME}@host")
     return value
 
 
@@ -158,7 +165,12 @@ class Server(Block):
     session_ttl_s: Seconds = 3600
     """A conversation that was silent for so long is forgotten: its next request is decided anew."""
     state: Annotated[str, AfterValidator(_state)] = "memory"
-    """Where pins live: memory, or redis://host:6379/0 to share them between gateways."""
+    """Where sessions, use of limits, ejections and classifiers' answers live: memory of the process, or
+    redis://host:6379/0 (rediss:// with TLS) to share them between gateways and workers. Without Redis each goes on alone."""
+    state_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{0,64}$")] = "switchyard:"
+    """Begins every key in Redis; gateways with the same prefix share."""
+    state_budget_ms: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 5
+    """Longest that a request waits for Redis; then it goes on with what the process knows."""
     decision_log: str | None = None
     """File to which one JSON line for each decision is appended; left out, the last 1,000 are kept in memory only."""
     log_prompts: bool = False

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 MAX_PLACES = 50_000
 
 
 class Places:
-    """Bounded memory of the replica that each conversation was on last; the longest unused goes first."""
+    """Bounded memory of the replica that each conversation was on last; the longest unused goes first.
 
-    def __init__(self, limit: int = MAX_PLACES) -> None:
+    Args:
+        limit: most that are kept.
+        tell: told of each conversation's new place; for other gateways.
+    """
+
+    def __init__(self, limit: int = MAX_PLACES, tell: Callable[[str, str], None] = lambda key, label: None) -> None:
         self._limit = limit
+        self._tell = tell
         self._places: OrderedDict[str, str] = OrderedDict()
 
     def __len__(self) -> int:
@@ -26,6 +33,12 @@ class Places:
 
     def put(self, key: str, label: str) -> None:
         """It is there now."""
+        if self._places.get(key) != label:
+            self._tell(key, label)
+        self.learn(key, label)
+
+    def learn(self, key: str, label: str) -> None:
+        """Another gateway says that it is there."""
         self._places[key] = label
         self._places.move_to_end(key)
         if len(self._places) > self._limit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 
 import msgspec
@@ -35,12 +35,22 @@ class Pool:
         name: its name in the policy.
         settings: its block.
         random: source of chance for balancing.
+        places: where conversations were last; left out: nothing but what is seen here.
+        tell: told of each replica that is ejected, with the reason, or readmitted, without one; for other gateways.
     """
 
-    def __init__(self, name: str, settings: PoolSettings, random: Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: PoolSettings,
+        random: Random,
+        places: Places | None = None,
+        tell: Callable[[Replica, str], None] = lambda replica, why: None,
+    ) -> None:
         self.name = name
         self._random = random
-        self._places = Places()
+        self.places = places if places is not None else Places()
+        self._tell = tell
         self.typical_tokens = TYPICAL_TOKENS
         self._admission = Admission(self._place_waiter, self._serves, settings.limits.queue, settings.limits.queue_timeout_s)
         self.replicas: tuple[Replica, ...] = ()
@@ -136,6 +146,7 @@ class Pool:
             return
         back_off_s = replica.evidence.eject(now_s)
         replica.ejected = why
+        self._tell(replica, why)
         log.warning("pool %s: replica %s is ejected for %.0f s: %s", self.name, replica.full_name, back_off_s, why)
 
     def readmit(self, replica: Replica, now_s: float) -> None:
@@ -146,6 +157,7 @@ class Pool:
             each.fade(now_s)
         others = [r.work / r.weight for r in self.replicas if r.healthy and r is not replica]
         replica.work = replica.weight * sum(others) / len(others) if others else 0.0
+        self._tell(replica, "")
 
     # ---- places ----
 
@@ -249,11 +261,11 @@ class Pool:
         """A replica, and what that is for the conversation's cache: see `Lease.affinity`."""
         if self.settings.balance != "prefix":
             return self._balancer.choose(free, key, 0.0), ""
-        last = self._places.get(key)
+        last = self.places.get(key)
         healthy = [r for r in self.replicas if r.healthy]
         mean_load = (sum(r.busy for r in healthy) + 1) / sum(r.weight for r in healthy)
         chosen = self._balancer.choose(free, key, mean_load, last, tokens)
-        self._places.put(key, chosen.label)
+        self.places.put(key, chosen.label)
         if last is None:
             return chosen, "miss"
         return chosen, "hit" if chosen.label == last else "repin"

@@ -20,7 +20,10 @@ class Claim:
         limits: of that key.
         tokens: estimated tokens, prompt and answer.
         id: the request's, unlike that of any other request of any gateway.
-        second: by the clock of whoever granted it, for what is given back.
+        second: when it came, by the process's clock.
+        shared_second: when the shared store granted it, by that one's clock; None when it didn't.
+        ended: whether it was settled.
+        used_tokens: what it took in the end; None when nobody knows.
     """
 
     api_key: str
@@ -28,6 +31,9 @@ class Claim:
     tokens: int
     id: str
     second: int = 0
+    shared_second: int | None = None
+    ended: bool = False
+    used_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +82,8 @@ class Store(Protocol):
             used_tokens: what it took in the end; None when nobody knows, then the estimate stands.
         """
 
-    def remember(self, session: str, name: str, value: str | None) -> None:
-        """Keep a field of a session; None forgets it."""
+    def remember(self, session: str, name: str, value: str) -> None:
+        """Keep a field of a session."""
 
     def remember_place(self, response_id: str, place: str) -> None:
         """Keep where a stored response is."""

@@ -88,7 +88,7 @@ class MemoryStore:
         """See `base.Store`."""
         self._ledger.settle(claim, claim.second, used_tokens, self._clock())
 
-    def remember(self, session: str, name: str, value: str | None) -> None:
+    def remember(self, session: str, name: str, value: str) -> None:
         """See `base.Store`; the pins and moves of this process are all there is."""
 
     def remember_place(self, response_id: str, place: str) -> None:

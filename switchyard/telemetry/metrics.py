@@ -73,6 +73,10 @@ ASKED: dict[str, tuple[str, tuple[str, ...]]] = {
         ("classifier", "reason"),
     ),
     "switchyard_classifier_seconds": ("Time that answered questions took together.", ("classifier",)),
+    "switchyard_state_questions": (
+        "Questions to Redis: answered in time, late, or not asked since it is down.",
+        ("result",),
+    ),
     "switchyard_classifier_tokens": ("Tokens of a judge's answers, as its engine counted them.", ("classifier", "kind")),
 }
 GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -96,6 +100,7 @@ GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
         ("pool",),
     ),
     "switchyard_share": ("Share of the scored decisions that the policy's `share` looks after.", ("route", "pool")),
+    "switchyard_state_up": ("1 while there is a connection to Redis; not there with `state: memory`.", ()),
     "switchyard_sessions": ("Sessions that are remembered.", ()),
 }
 
@@ -121,7 +126,7 @@ class Metrics(Collector):
 
     Args:
         read_gauges: called at a scrape; gives name, label values and value of each gauge.
-        read_asked: the same for the counters of classifiers that ask somebody.
+        read_asked: the same for counters that others keep: of questions to classifiers and to Redis.
     """
 
     def __init__(self, read_gauges: Callable[[], Reading], read_asked: Callable[[], Reading] = lambda: ()) -> None:
