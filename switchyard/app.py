@@ -404,6 +404,7 @@ class Gateway:
                     await asyncio.to_thread(self._decision_log.close)
                 if self._worker_files is not None:
                     await asyncio.to_thread(self._worker_files.write, list(self._metrics.collect()))
+                    self._worker_files.close()
                 await asyncio.to_thread(self._tracing.shut_down)
 
     def _heard_s(self, replica: Replica) -> float:

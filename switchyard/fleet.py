@@ -66,6 +66,7 @@ class Fleet:
         self._pools = pools
         self._replace_policy = replace_policy
         self._seen: dict[tuple[str, str], str] = {}
+        self._is_new = True  # has not read the boards yet
         self._hearing = False  # what is done now was told by others: they need not be told
 
     # ---- telling ----
@@ -97,7 +98,6 @@ class Fleet:
 
     async def listen(self) -> None:
         """Read the boards for ever."""
-        first = True
         while True:
             await asyncio.sleep(POLL_S)
             boards = await self._boards.read([FLEET, self._crew] if self._crew else [FLEET])
@@ -107,11 +107,11 @@ class Fleet:
                 for name, text in notices.items():
                     if self._seen.get((board, name)) != text:
                         self._seen[(board, name)] = text
-                        await self._hear(name, text, first)
+                        await self._hear(name, text)
             self._repeat_drains(boards[FLEET])
-            first = False
+            self._is_new = False
 
-    async def _hear(self, name: str, text: str, first: bool) -> None:
+    async def _hear(self, name: str, text: str) -> None:
         try:
             notice = msgspec.json.decode(text)
             by, at_s = notice["by"], float(notice["at_s"])
@@ -119,8 +119,8 @@ class Fleet:
             if by == self._me:
                 return
             if kind == "policy":
-                await self._take_policy(notice["version"], first)
-            elif kind == "hand" and not (first and notice["action"] == "eject" and time.time() - at_s > FRESH_S):
+                await self._take_policy(notice["version"])
+            elif kind == "hand" and not (self._is_new and notice["action"] == "eject" and time.time() - at_s > FRESH_S):
                 self._follow(notice["pool"], notice["replica"], notice["action"], notice["force"])
             elif kind == "health":
                 self._note_health(about, notice["why"], float(notice["until_s"]))
@@ -152,7 +152,7 @@ class Fleet:
             finally:
                 self._hearing = False
 
-    async def _take_policy(self, version: str, first: bool) -> None:
+    async def _take_policy(self, version: str) -> None:
         raw: bytes | None = None
         if version != FILE:
             boards = await self._boards.read([f"{self._crew}:policy"])
@@ -161,7 +161,7 @@ class Fleet:
                 self._seen.pop((self._crew, "policy"), None)  # not there yet, or the answer was late: look again
                 return
             raw = text.encode()
-        elif first:
+        elif self._is_new:
             return  # it was just read
         try:
             await self._replace_policy(raw)

@@ -57,6 +57,12 @@ class WorkerFiles:
         self.write(families)
         return generate_latest(self._registry)
 
+    def close(self) -> None:
+        """Close the files; what they hold stays for the others."""
+        with self._lock:
+            while self._files:
+                self._files.popitem()[1].close()  # type: ignore[no-untyped-call]
+
     def _begin_anew(self, kind: str) -> None:
         file = self._files.pop(kind, None)
         if file is not None:
