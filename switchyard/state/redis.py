@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from hashlib import blake2b
-from typing import cast, get_args
+from typing import get_args
 
 from switchyard.state.base import Claim, Known, Limit, Refusal
 from switchyard.state.link import Answers, Command, Link
@@ -25,7 +25,8 @@ RENEW_S = LEASE_S / 3
 MOST_UNSENT = 50_000  # writes that wait for a connection; the oldest go first
 MOST_WRITES = 256  # in one batch
 _CLAIM, _SETTLE, _RENEW = map(digest, (CLAIM, SETTLE, RENEW))
-_LIMITS = get_args(Limit)
+_LIMITS: dict[object, Limit] = {name: name for name in get_args(Limit)}
+_PER_MINUTE: tuple[Limit, ...] = ("requests_per_minute", "tokens_per_minute")
 
 _Fields = dict[str, tuple[str, int]]
 """Name to value and time to live in seconds."""
@@ -50,6 +51,7 @@ class RedisStore:
         self._clock = clock
         self._ledger = Ledger()
         self._running: set[Claim] = set()
+        self._refused: dict[tuple[str, str], tuple[float, int]] = {}  # key and limit: until when, and for how many tokens
         self._unsent: dict[str, _Fields] = {}  # by key and field; the field of a plain text is empty
         self._sending: dict[str, _Fields] = {}
         self.link = Link(url, budget_s, self._take_writes, self._note_writes)
@@ -112,15 +114,26 @@ class RedisStore:
             return None
         now_s = self._clock()
         claim.second = math.floor(now_s)
-        limit, number = answer if isinstance(answer, list) else (None, 0)
-        if limit in _LIMITS:
-            return Refusal(cast(Limit, limit), None if number < 0 else number)
-        if limit == "":
+        word, number = answer if isinstance(answer, list) else (None, 0)
+        if (limit := _LIMITS.get(word)) is not None:
+            if number > 0:
+                self._refused[(claim.api_key, limit)] = (now_s + number, claim.tokens)
+            return Refusal(limit, None if number < 0 else number)
+        if word == "":
             claim.shared_second = number
             self._ledger.take(claim, now_s)
-        elif (refusal := self._ledger.claim(claim, now_s)) is not None:
+        elif (refusal := self._refused_before(claim, now_s) or self._ledger.claim(claim, now_s)) is not None:
             return refusal
         self._running.add(claim)
+        return None
+
+    def _refused_before(self, claim: Claim, now_s: float) -> Refusal | None:
+        """Redis doesn't answer, but it has said already that the key has used up what it may."""
+        for limit in _PER_MINUTE:
+            until_s, tokens = self._refused.get((claim.api_key, limit), (0.0, 0))
+            fits = getattr(claim.limits, limit) is None or (limit == "tokens_per_minute" and claim.tokens < tokens)
+            if now_s < until_s and not fits:
+                return Refusal(limit, math.ceil(until_s - now_s))
         return None
 
     def _note_late(self, claim: Claim | None, answers: Answers) -> None:
@@ -134,6 +147,8 @@ class RedisStore:
         if claim.shared_second is None:
             return
         more = 0 if claim.used_tokens is None else claim.used_tokens - claim.tokens
+        if claim.limits.tokens_per_minute is None:
+            more = 0
         if more or claim.limits.concurrent_requests is not None:
             self.link.send([("EVALSHA", _SETTLE, 2, *self._limit_keys(claim), claim.id, more, claim.shared_second)])
 

@@ -16,28 +16,27 @@ _BEGIN = """
 local use, running = KEYS[1], KEYS[2]
 local time = redis.call('TIME')
 local now = tonumber(time[1])
-local now_ms = now * 1000 + math.floor(tonumber(time[2]) / 1000)
-local function number(field) return tonumber(redis.call('HGET', use, field) or 0) end
-local function evict()
-  local oldest = tonumber(redis.call('HGET', use, 'o') or now)
-  local first = oldest
+local oldest, requests_sum, tokens_sum
+local function read()
+  local held = redis.call('HMGET', use, 'o', 'R', 'T')
+  oldest, requests_sum, tokens_sum = tonumber(held[1] or now), tonumber(held[2] or 0), tonumber(held[3] or 0)
+  if held[1] and oldest >= now - 60 then return end
   while oldest < now - 60 do
-    for sum, kind in pairs({R = 'r:', T = 't:'}) do
-      local held = number(kind .. oldest)
-      if held ~= 0 then
-        redis.call('HINCRBY', use, sum, -held)
-        redis.call('HDEL', use, kind .. oldest)
-      end
+    local gone = redis.call('HMGET', use, 'r:' .. oldest, 't:' .. oldest)
+    if gone[1] or gone[2] then
+      requests_sum = requests_sum - tonumber(gone[1] or 0)
+      tokens_sum = tokens_sum - tonumber(gone[2] or 0)
+      redis.call('HDEL', use, 'r:' .. oldest, 't:' .. oldest)
     end
     oldest = oldest + 1
   end
-  if oldest ~= first or redis.call('HEXISTS', use, 'o') == 0 then redis.call('HSET', use, 'o', oldest) end
+  redis.call('HSET', use, 'o', oldest, 'R', requests_sum, 'T', tokens_sum)
   redis.call('EXPIRE', use, 180)
-  return oldest
 end
-local function add(sum, kind, amount, second)
-  redis.call('HINCRBY', use, sum, amount)
-  redis.call('HINCRBY', use, kind .. second, amount)
+local function add(requests, tokens, second)
+  local held = redis.call('HMGET', use, 'r:' .. second, 't:' .. second)
+  redis.call('HSET', use, 'R', requests_sum + requests, 'T', tokens_sum + tokens,
+    'r:' .. second, tonumber(held[1] or 0) + requests, 't:' .. second, tonumber(held[2] or 0) + tokens)
 end
 """
 
@@ -46,13 +45,12 @@ CLAIM = (
     + """
 local requests, tokens, at_once = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local wanted, id, lease_ms = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
-local oldest = evict()
+local now_ms = now * 1000 + math.floor(tonumber(time[2]) / 1000)
 local function room_in(sum, kind, amount, limit)
-  local left = number(sum)
   for second = oldest, now do
-    local held = number(kind .. second)
-    left = left - held
-    if held ~= 0 and left + amount <= limit then return math.max(1, second + 61 - now) end
+    local held = tonumber(redis.call('HGET', use, kind .. second) or 0)
+    sum = sum - held
+    if held ~= 0 and sum + amount <= limit then return math.max(1, second + 61 - now) end
   end
   return 1
 end
@@ -61,12 +59,16 @@ if at_once >= 0 then
   redis.call('ZREMRANGEBYSCORE', running, '-inf', now_ms)
   if redis.call('ZCARD', running) >= at_once then return {'concurrent_requests', 1} end
 end
-if requests >= 0 and number('R') >= requests then return {'requests_per_minute', room_in('R', 'r:', 1, requests)} end
-if tokens >= 0 and number('T') + wanted > tokens then
-  return {'tokens_per_minute', room_in('T', 't:', wanted, tokens)}
+if requests >= 0 or tokens >= 0 then
+  read()
+  if requests >= 0 and requests_sum >= requests then
+    return {'requests_per_minute', room_in(requests_sum, 'r:', 1, requests)}
+  end
+  if tokens >= 0 and tokens_sum + wanted > tokens then
+    return {'tokens_per_minute', room_in(tokens_sum, 't:', wanted, tokens)}
+  end
+  add(1, wanted, now)
 end
-add('R', 'r:', 1, now)
-if wanted > 0 then add('T', 't:', wanted, now) end
 if at_once >= 0 then
   redis.call('ZADD', running, now_ms + lease_ms, id)
   redis.call('PEXPIRE', running, lease_ms)
@@ -83,12 +85,12 @@ SETTLE = (
 local id, more, second = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 redis.call('ZREM', running, id)
 if more == 0 then return 0 end
-evict()
+read()
 if more > 0 then
-  add('T', 't:', more, now)
+  add(0, more, now)
 else
-  local less = math.min(-more, number('t:' .. second))
-  if less > 0 then add('T', 't:', -less, second) end
+  local less = math.min(-more, tonumber(redis.call('HGET', use, 't:' .. second) or 0))
+  if less > 0 then add(0, -less, second) end
 end
 return 1
 """

@@ -213,7 +213,66 @@ def test_redis_and_the_ledger_of_a_process_judge_alike(run, redis, steps, most):
     run(it())
 
 
+def test_what_is_older_than_a_minute_no_longer_counts_in_redis_either(run, redis):
+    async def it():
+        async with stores(redis) as (store,):
+            limits = {"requests_per_minute": 10, "tokens_per_minute": 100}
+            assert (await store.arrive(claim(10, **limits), "", None)).refusal is None
+            (key,) = await asyncio.to_thread(redis.command, "KEYS", "*")
+            now = int((await asyncio.to_thread(redis.command, "TIME"))[0])
+
+            async def say(*seconds: tuple[int, int, int]) -> None:
+                """What came so many seconds ago: requests and tokens."""
+                await asyncio.to_thread(redis.command, "DEL", key)
+                oldest = max(ago for ago, _, _ in seconds)
+                words = ["o", now - oldest, "R", sum(r for _, r, _ in seconds), "T", sum(t for _, _, t in seconds)]
+                for ago, requests, tokens in seconds:
+                    words += [f"r:{now - ago}", requests, f"t:{now - ago}", tokens]
+                await asyncio.to_thread(redis.command, "HSET", key, *words)
+
+            await say((90, 10, 100), (70, 5, 50), (65, 2, 20))
+            assert (await store.arrive(claim(100, **limits), "", None)).refusal is None, "all of that is gone"
+            await say((70, 5, 50), (30, 10, 0))
+            refusal = (await store.arrive(claim(1, **limits), "", None)).refusal
+            assert refusal.limit == "requests_per_minute"
+            assert 28 <= refusal.retry_after_s <= 31, "when those of 30 s ago are more than a minute old"
+            await say((40, 1, 50), (20, 1, 40))
+            refusal = (await store.arrive(claim(20, **limits), "", None)).refusal
+            assert refusal.limit == "tokens_per_minute"
+            assert 18 <= refusal.retry_after_s <= 21
+            assert (await store.arrive(claim(5, **limits), "", None)).refusal is None
+            fields = await asyncio.to_thread(redis.command, "HGETALL", key)
+            found = {name: int(value) for name, value in fields.items()}
+            assert found["R"] == sum(v for k, v in found.items() if k.startswith("r:"))
+            assert found["T"] == sum(v for k, v in found.items() if k.startswith("t:")) == 95
+
+    run(it())
+
+
 # ---- Redis slow, hung, gone ----
+
+
+def test_a_key_that_redis_has_refused_stays_refused_without_it(run):
+    async def it(server):
+        async with stores(server, 2) as (a, b):
+            for _ in range(4):
+                assert (await a.arrive(claim(requests_per_minute=4), "", None)).refusal is None
+            assert (await b.arrive(claim(requests_per_minute=4), "", None)).refusal is not None
+            held = claim(90, key="other", tokens_per_minute=100)
+            assert (await a.arrive(held, "", None)).refusal is None
+            assert (await b.arrive(claim(50, key="other", tokens_per_minute=100), "", None)).refusal is not None
+            await asyncio.to_thread(server.kill)
+            await until(lambda: not b.link.up)
+            refusal = (await b.arrive(claim(requests_per_minute=4), "", None)).refusal
+            assert refusal.limit == "requests_per_minute"
+            assert 1 <= refusal.retry_after_s <= 61
+            assert (await b.arrive(claim(60, key="other", tokens_per_minute=100), "", None)).refusal is not None
+            assert (await b.arrive(claim(5, key="other", tokens_per_minute=100), "", None)).refusal is None
+            assert (await b.arrive(claim(requests_per_minute=4, key="third"), "", None)).refusal is None
+            assert (await b.arrive(claim(), "", None)).refusal is None, "the limit was lifted meanwhile"
+
+    with RedisServer() as server:
+        run(it(server))
 
 
 def test_without_redis_each_goes_on_alone_and_what_was_told_is_written_later(run):
