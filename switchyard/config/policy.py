@@ -169,7 +169,7 @@ class Server(Block):
     redis://host:6379/0 (rediss:// with TLS) to share them between gateways and workers. Without Redis each goes on alone."""
     state_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{0,64}$")] = "switchyard:"
     """Begins every key in Redis; gateways with the same prefix share."""
-    state_budget_ms: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 5
+    state_budget_ms: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 10
     """Longest that a request waits for Redis; then it goes on with what the process knows."""
     decision_log: str | None = None
     """File to which one JSON line for each decision is appended; left out, the last 1,000 are kept in memory only."""
