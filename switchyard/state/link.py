@@ -41,10 +41,15 @@ class _Question:
 
     __slots__ = ("answers", "commands", "late", "second_chance")
 
-    def __init__(self, commands: Sequence[Command], answers: asyncio.Future[Answers | None] | None) -> None:
+    def __init__(
+        self,
+        commands: Sequence[Command],
+        answers: asyncio.Future[Answers | None] | None = None,
+        late: Callable[[Answers], None] | None = None,
+    ) -> None:
         self.commands = commands
         self.answers = answers
-        self.late: Callable[[Answers], None] | None = None
+        self.late = late
         self.second_chance = True
 
 
@@ -97,14 +102,13 @@ class Link:
             self.missed["down"] += 1
             return None
         loop = asyncio.get_running_loop()
-        question = _Question(commands, loop.create_future())
-        assert question.answers is not None
+        waiting: asyncio.Future[Answers | None] = loop.create_future()
+        question = _Question(commands, waiting, late)
         self._waiting.append(question)
         self._wanted.set()
         timer = loop.call_later(self._budget_s, self._give_up, question)
-        question.late = late
         try:
-            answers = await question.answers
+            answers = await waiting
         finally:
             timer.cancel()
         if answers is not None:
@@ -114,7 +118,7 @@ class Link:
     def send(self, commands: Sequence[Command]) -> None:
         """Commands that nobody waits for; lost when no connection stands."""
         if self.up:
-            self._waiting.append(_Question(commands, None))
+            self._waiting.append(_Question(commands))
             self._wanted.set()
 
     def nudge(self) -> None:
@@ -122,8 +126,7 @@ class Link:
         self._wanted.set()
 
     def _give_up(self, question: _Question) -> None:
-        assert question.answers is not None
-        if question.answers.done():
+        if question.answers is None or question.answers.done():
             return
         if question.second_chance:
             question.second_chance = False

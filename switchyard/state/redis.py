@@ -63,8 +63,8 @@ class RedisStore:
         commands: list[Command] = []
         if claim is not None:
             commands.append(self._claim_command(claim))
+        key = self._key("s", session)
         if session:
-            key = self._key("s", session)
             commands += [("HGETALL", key), ("EXPIRE", key, self._session_ttl_s)]
         if response_id:
             commands.append(("GET", self._key("r", response_id)))
@@ -81,7 +81,7 @@ class RedisStore:
             return Known(refusal)
         fields = _pairs(answers[0 if claim is None else 1]) if session else {}
         for written in (self._sending, self._unsent):  # what this process knows better
-            fields |= {name: value for name, (value, _) in written.get(self._key("s", session), {}).items()}
+            fields |= {name: value for name, (value, _) in written.get(key, {}).items()}
         place = answers[-1] if response_id and isinstance(answers[-1], str) else None
         return Known(None, fields if session else None, place)
 
@@ -144,13 +144,12 @@ class RedisStore:
                 self._settle_there(claim)
 
     def _settle_there(self, claim: Claim) -> None:
-        if claim.shared_second is None:
-            return
-        more = 0 if claim.used_tokens is None else claim.used_tokens - claim.tokens
-        if claim.limits.tokens_per_minute is None:
-            more = 0
+        """Its place is given back also when Redis did not grant it: it may have done so late, or was told of it since."""
+        more = 0
+        if claim.shared_second is not None and claim.used_tokens is not None and claim.limits.tokens_per_minute is not None:
+            more = claim.used_tokens - claim.tokens
         if more or claim.limits.concurrent_requests is not None:
-            self.link.send([("EVALSHA", _SETTLE, 2, *self._limit_keys(claim), claim.id, more, claim.shared_second)])
+            self.link.send([("EVALSHA", _SETTLE, 2, *self._limit_keys(claim), claim.id, more, claim.shared_second or 0)])
 
     def _renewals(self) -> list[Command]:
         """Running requests, so that they don't count as lost; also those that were granted while Redis was gone."""

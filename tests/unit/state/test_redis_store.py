@@ -361,6 +361,25 @@ def test_who_leaves_while_redis_is_asked_gives_its_place_back(run):
         run(it(server))
 
 
+def test_a_place_that_was_given_without_redis_and_told_since_is_given_back(run):
+    async def it(server):
+        async with stores(server, 1) as (store,):
+            await asyncio.to_thread(server.kill)
+            await until(lambda: not store.link.up)
+            held = claim(concurrent_requests=1)
+            assert (await store.arrive(held, "", None)).refusal is None
+            await asyncio.to_thread(server.start)
+            await until(lambda: store.link.up)
+            store.link.send(store._renewals())
+            await store.flush()
+            assert (await store.arrive(claim(concurrent_requests=1), "", None)).refusal is not None
+            store.settle(held, None)
+            assert (await store.arrive(claim(concurrent_requests=1), "", None)).refusal is None
+
+    with RedisServer() as server:
+        run(it(server))
+
+
 def test_scripts_that_redis_has_lost_are_given_again(run, redis):
     async def it():
         async with stores(redis) as (store,):
