@@ -97,6 +97,15 @@ def test_a_bad_number(start: Start, tmp_path: Path, engine: Engine) -> None:
     assert process.exit_code() == 2
 
 
+def test_workers_that_can_t_run_end_it_with_their_exit_code(
+    start: Start, tmp_path: Path, redis: RedisServer, engine: Engine
+) -> None:
+    process = start(Serve(shared(redis, engine, decision_log=str(tmp_path)), tmp_path, "--workers", "2"))
+    assert process.exit_code() == 3
+    assert "can't open the decision log" in process.output
+    assert "another is started" not in process.output
+
+
 def test_work_is_shared_and_metrics_add_up(start: Start, tmp_path: Path, redis: RedisServer, engine: Engine) -> None:
     log = tmp_path / "decisions.jsonl"
     process = serve(start, shared(redis, engine, decision_log=str(log)), tmp_path)
