@@ -52,6 +52,11 @@ class _Question:
         self.late = late
         self.second_chance = True
 
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody still waits, or nobody ever did."""
+        return self.answers is None or not self.answers.done()
+
 
 class Link:
     """A connection that comes and goes.
@@ -184,6 +189,7 @@ class Link:
             self._wanted.clear()
             writes = self._take_writes()
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_IN_BATCH))]
+            batch = [question for question in batch if question.wanted]
             commands = [*writes, *(command for question in batch for command in question.commands)]
             arrived = False
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from hashlib import blake2b
@@ -54,6 +55,8 @@ class RedisStore:
         self._refused: dict[tuple[str, str], tuple[float, int]] = {}  # key and limit: until when, and for how many tokens
         self._unsent: dict[str, _Fields] = {}  # by key and field; the field of a plain text is empty
         self._sending: dict[str, _Fields] = {}
+        self._unsettled: deque[tuple[Claim, int]] = deque(maxlen=MOST_UNSENT)  # and what is to be added to their tokens
+        self._settling: list[tuple[Claim, int]] = []
         self.link = Link(url, budget_s, self._take_writes, self._note_writes)
 
     # ---- requests (base.Store) ----
@@ -74,9 +77,11 @@ class RedisStore:
             answers = await self.link.ask(commands, partial(self._note_late, claim))
         except asyncio.CancelledError:
             if claim is not None:
-                claim.ended, claim.used_tokens = True, 0  # should it be granted, it is settled at once
+                self._withdraw(claim)
             raise
         refusal = self._judge(claim, None if answers is None else answers[0])
+        if answers is None and refusal is not None and claim is not None:
+            self._withdraw(claim)
         if answers is None or refusal is not None:
             return Known(refusal)
         fields = _pairs(answers[0 if claim is None else 1]) if session else {}
@@ -136,6 +141,11 @@ class RedisStore:
                 return Refusal(limit, math.ceil(until_s - now_s))
         return None
 
+    def _withdraw(self, claim: Claim) -> None:
+        """Nobody wants it any more; should Redis grant it all the same, it is given back at once."""
+        claim.ended, claim.used_tokens = True, 0
+        self._settle_there(claim)
+
     def _note_late(self, claim: Claim | None, answers: Answers) -> None:
         """A claim was judged here, and now Redis has granted it, too."""
         if claim is not None and isinstance(answers[0], list) and answers[0][0] == "":
@@ -149,7 +159,8 @@ class RedisStore:
         if claim.shared_second is not None and claim.used_tokens is not None and claim.limits.tokens_per_minute is not None:
             more = claim.used_tokens - claim.tokens
         if more or claim.limits.concurrent_requests is not None:
-            self.link.send([("EVALSHA", _SETTLE, 2, *self._limit_keys(claim), claim.id, more, claim.shared_second or 0)])
+            self._unsettled.append((claim, more))
+            self.link.nudge()
 
     def _renewals(self) -> list[Command]:
         """Running requests, so that they don't count as lost; also those that were granted while Redis was gone."""
@@ -211,6 +222,10 @@ class RedisStore:
 
     def _take_writes(self) -> list[Command]:
         commands: list[Command] = []
+        while self._unsettled and len(self._settling) < MOST_WRITES:
+            claim, more = self._unsettled.popleft()
+            self._settling.append((claim, more))
+            commands.append(("EVALSHA", _SETTLE, 2, *self._limit_keys(claim), claim.id, more, claim.shared_second or 0))
         while self._unsent and len(self._sending) < MOST_WRITES:
             key = next(iter(self._unsent))
             fields = self._sending[key] = self._unsent.pop(key)
@@ -223,10 +238,13 @@ class RedisStore:
 
     def _note_writes(self, arrived: bool) -> None:
         sent, self._sending = self._sending, {}
+        settled, self._settling = self._settling, []
         if not arrived:  # first in the line again, unless there is something newer
+            # Places must be given back. Tokens may have been corrected already: not twice.
+            self._unsettled.extend((claim, 0) for claim, _ in settled if claim.limits.concurrent_requests is not None)
             again = {key: {**fields, **self._unsent.pop(key, {})} for key, fields in sent.items()}
             self._unsent = {**again, **self._unsent}
-        elif self._unsent:
+        if self._unsent or self._unsettled:
             self.link.nudge()
 
     # ---- keys ----

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -380,6 +381,26 @@ def test_a_place_that_was_given_without_redis_and_told_since_is_given_back(run):
         run(it(server))
 
 
+def test_places_given_back_while_redis_hung_are_free_when_it_goes_on(run):
+    async def it(server):
+        async with stores(server, 2) as (a, b):
+            limits = {"concurrent_requests": 2, "tokens_per_minute": 1000}
+            held = [claim(300, **limits) for _ in range(2)]
+            for one in held:
+                assert (await a.arrive(one, "", None)).refusal is None
+            await asyncio.to_thread(server.pause)
+            await until(lambda: not a.link.up)
+            for one in held:
+                a.settle(one, 100)
+            await asyncio.to_thread(server.resume)
+            await until(lambda: a.link.up and b.link.up)
+            await a.flush()
+            assert (await b.arrive(claim(800, **limits), "", None)).refusal is None, "200 tokens are used, and no place"
+
+    with RedisServer() as server:
+        run(it(server))
+
+
 def test_scripts_that_redis_has_lost_are_given_again(run, redis):
     async def it():
         async with stores(redis) as (store,):
@@ -407,3 +428,39 @@ def test_a_wrong_password_is_said_and_stops_nobody(run, caplog):
         run(it(server))
     (said,) = [r.message for r in caplog.records if r.name == "switchyard.state"]
     assert "wrong" not in said.replace("WRONGPASS", ""), "the password stays out of the log"
+
+
+def test_whatever_happens_to_redis_no_place_stays_taken(run):
+    """Requests come, leave and end while it hangs, dies and forgets its scripts; then all is given back."""
+
+    async def it(server):
+        random, ended = Random(5), asyncio.Event()
+        async with stores(server, 1, budget_s=0.01) as (store,):
+
+            async def client(number: int) -> None:
+                while not ended.is_set():
+                    wanted = claim(100, concurrent_requests=10_000, tokens_per_minute=10**9)
+                    arriving = asyncio.create_task(store.arrive(wanted, f"s{number}", None))
+                    if random.random() < 0.1:
+                        await asyncio.sleep(random.random() / 100)
+                        arriving.cancel()
+                    if not isinstance((await asyncio.gather(arriving, return_exceptions=True))[0], asyncio.CancelledError):
+                        store.settle(wanted, random.choice([None, 5, 500]))
+                    await asyncio.sleep(random.random() / 50)
+
+            clients = [asyncio.create_task(client(n)) for n in range(20)]
+            for act in (server.pause, server.resume, server.kill, server.start, server.pause, server.resume):
+                await asyncio.sleep(random.random() / 2)
+                await asyncio.to_thread(act)
+                await asyncio.sleep(1.2 if act == server.pause else 0)
+            await until(lambda: store.link.up)
+            ended.set()
+            await asyncio.gather(*clients)
+            await until(lambda: store.link.up and not store._unsettled)
+            await store.flush()
+            for key in await asyncio.to_thread(server.command, "KEYS", "*:running"):
+                assert await asyncio.to_thread(server.command, "ZCARD", key) == 0
+            assert store._ledger._keys["key-1"].running == 0
+
+    with RedisServer() as server:
+        run(it(server))
