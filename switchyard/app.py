@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from random import Random
 from secrets import token_hex
@@ -539,9 +540,10 @@ class Gateway:
             await asyncio.to_thread(files.write, list(self._metrics.collect()))
             await asyncio.sleep(WRITE_S)
 
-    def latest_decisions(self, limit: int) -> list[dict[str, Any]]:
+    def latest_decisions(self, limit: int, case: str = "") -> list[dict[str, Any]]:
         """See `api.control.Gateway`."""
-        return [record.as_line() for record in list(self._recorder.latest)[::-1][:limit]]
+        newest = (record for record in reversed(self._recorder.latest) if not case or record.case == case)
+        return [record.as_line() for record in islice(newest, limit)]
 
     def _read_asked(self) -> Iterator[tuple[str, Labels, float]]:
         totals: dict[tuple[str, Labels], float] = {}

@@ -61,8 +61,8 @@ class Gateway(Protocol):
     def act_on_replica(self, pool_name: str, label: str, action: str, force: bool) -> dict[str, Any]:
         """Drain, undrain, eject or readmit a replica; gives what it looks like then, and whether that changed it."""
 
-    def latest_decisions(self, limit: int) -> list[dict[str, Any]]:
-        """The newest records, newest first."""
+    def latest_decisions(self, limit: int, case: str = "") -> list[dict[str, Any]]:
+        """The newest records, newest first; with a case, only those that carry this label."""
 
 
 def make_control(
@@ -173,9 +173,9 @@ def make_control(
         return JSONResponse({"good": True, "changes": changes})
 
     @app.get("/admin/decisions", dependencies=admin)
-    async def decisions(limit: int = 100) -> list[dict[str, Any]]:
-        """The latest decision records, newest first."""
-        return gateway.latest_decisions(max(0, min(limit, 1000)))
+    async def decisions(limit: int = 100, case: str = "") -> list[dict[str, Any]]:
+        """The latest decision records, newest first; `?case=` gives those whose request had this `x-switchyard-case`."""
+        return gateway.latest_decisions(max(0, min(limit, 1000)), case)
 
     @app.get("/admin/pools", dependencies=admin)
     async def pools() -> dict[str, Any]:

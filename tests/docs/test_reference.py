@@ -3,6 +3,7 @@
 import argparse
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -10,6 +11,11 @@ from switchyard.cli.main import make_parser
 from switchyard.config.schema import policy_schema
 from switchyard.config.vocabulary import SIGNALS
 from switchyard.errors import LEAVES
+from switchyard.evals.arms import ARMS
+from switchyard.evals.folder import Finished
+from switchyard.evals.prompts import KEYS
+from switchyard.evals.suites import SUITES
+from switchyard.evals.verdict import State
 from switchyard.telemetry.metrics import ASKED, COUNTERS, GAUGES, HISTOGRAMS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -76,3 +82,9 @@ def test_every_key_of_the_policy():
 def test_every_header():
     text = page("endpoints").lower()
     assert [h for h in HEADERS if not mentions(text, h)] == []
+
+
+def test_everything_about_evals():
+    assert missing("evals", [*ARMS, *get_args(State), *SUITES, *Finished.__struct_fields__]) == []
+    told = (REFERENCE.parents[1] / "evals" / "README.md").read_text()
+    assert [word for word in [*KEYS, *SUITES, "exact", "regex", "json_schema", "python"] if not mentions(told, word)] == []
