@@ -4,7 +4,8 @@
   python docs/generate.py --check    writes nothing; names stale pages and exits 1 when there are any
 
 What is read: the signal catalogue, the errors, the metric tables, the policy's JSON Schema, the command line's parser,
-the endpoint tables and the control plane's routes. Prose that explains rather than lists belongs on hand-written pages.
+the endpoint tables, the control plane's routes, and the arms, states and files of evals.
+Prose that explains rather than lists belongs on hand-written pages.
 The same code gives the same pages on every Python version and terminal width.
 """
 
@@ -36,6 +37,10 @@ from switchyard.config import vocabulary
 from switchyard.config.policy import Policy
 from switchyard.config.vocabulary import HEADER_PREFIX, PROTOCOLS, REQUEST_CLASSES, SIGNALS
 from switchyard.errors import LEAVES, GatewayError
+from switchyard.evals.arms import ARMS
+from switchyard.evals.folder import FORMAT, Finished
+from switchyard.evals.suites import SUITES
+from switchyard.evals.verdict import STATES
 from switchyard.routing import session, signals
 from switchyard.routing.decision import Kind
 from switchyard.telemetry.metrics import ASKED, COUNTERS, GAUGES, HISTOGRAMS
@@ -469,7 +474,7 @@ def below(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentPars
 
 
 def usage(name: str, actions: Sequence[argparse.Action]) -> str:
-    """One line, whatever the terminal's width and Python's version."""
+    """The same whatever the terminal's width and Python's version; a long one is broken between its flags."""
     words = [f"switchyard {name}"]
     for action in actions:
         if action.option_strings:
@@ -477,7 +482,12 @@ def usage(name: str, actions: Sequence[argparse.Action]) -> str:
         else:
             word = f"{action.metavar}{' ...' if action.nargs == '+' else ''}"
             words.append(f"[{word}]" if action.nargs == "?" else word)
-    return " ".join(words)
+    lines = [""]
+    for word in words:
+        if len(lines[-1]) + len(word) >= WIDTH:
+            lines.append("   ")
+        lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+    return "\n".join(lines)
 
 
 def flag_words(action: argparse.Action) -> str:
@@ -511,6 +521,7 @@ HEADERS_READ: Mapping[str, str] = {
     "authorization": "`Bearer KEY`: the gateway's key. Never sent on.",
     "x-api-key": "The same, as Anthropic's clients send it. Never sent on.",
     "x-switchyard-pool": "Use this pool of the route for this request; 400 when it can't serve it. Not sent on.",
+    "x-switchyard-priority": "`background`: where requests queue, this one waits behind those of people. Not sent on.",
     "x-switchyard-case": "A label, repeated as `case` in the decision record; for evaluations. Not sent on.",
     "x-switchyard-session-id": "Name of the conversation; wins over every other name for it (below). Sent on.",
     "x-request-id": "Echoed in the answer, and kept as `client_request_id` in the decision record, when it is one "
@@ -524,6 +535,8 @@ HEADERS_READ: Mapping[str, str] = {
 HEADERS_SENT: Mapping[str, str] = {
     "x-switchyard-pool": "The pool that answered.",
     "x-switchyard-replica": "The replica that answered.",
+    "x-switchyard-affinity": "`hit` when this replica had the conversation's last request, `repin` when it had to move here, "
+    "`miss` when it was not known. Only from pools with `balance: prefix`.",
     "x-switchyard-reason": "Why, for people; at most 300 characters of ASCII. Not on answers to stored responses.",
     "x-switchyard-error": "Code of an error of the gateway's own; see [errors](errors.md).",
     "x-switchyard-estimate": "On a count_tokens answer of the gateway's own, since the engine can't count: `true` for an "
@@ -568,7 +581,8 @@ def endpoints_page() -> str:
         fill(
             "The API key is needed only where `server.api_keys_env` is set. `/admin` needs the key of "
             "`server.admin_key_env`; without that it answers only where no API keys are set. "
-            f"`/admin/decisions?limit=N` gives 100, at most {KEPT:,}."
+            f"`/admin/decisions?limit=N` gives 100, at most {KEPT:,}; `&case=LABEL` only those whose request had this "
+            "`x-switchyard-case`."
         ),
         "## Headers that are read",
         "\n".join(item(f"{codes(name.split(', '))} - {text}") for name, text in HEADERS_READ.items()),
@@ -640,6 +654,63 @@ def assert_headers_listed() -> None:
         raise ValueError(f"headers without a description: {', '.join(sorted(missing))}")
 
 
+# ---- evals ----
+
+
+def evals_page() -> str:
+    """What `switchyard eval` runs, keeps and reports."""
+    fields = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", doc(Finished).partition("Attributes:")[2], re.MULTILINE)
+    if [name for name, _ in fields] != list(Finished.__struct_fields__):
+        raise ValueError("the docstring of Finished doesn't describe its fields")
+    return page(
+        "Evals",
+        fill(
+            "What `switchyard eval` runs, keeps and reports. Its flags are in [the command line](cli.md#eval); a walk "
+            "through is [Prove that quality held](../how-to/prove-quality.md). Suites: "
+            f"{codes(list(SUITES))}; their formats and graders are in [evals/](../../evals/README.md)."
+        ),
+        "## Arms",
+        "\n".join(item(f"**`{name}`** - {what}.") for name, what in ARMS.items()),
+        fill(
+            "They run in this order, each with `--concurrency` cases at a time. `random` needs `routed`, `big-again` needs "
+            "`big`; the verdict needs `big` and `routed`. `random` sends as many trials to the big pool as come nearest to "
+            "the routed arm's share, drawn by `--seed`."
+        ),
+        "## States of a trial",
+        "\n".join(item(f"**`{name}`** - {meaning}.") for name, meaning in STATES.items()),
+        fill("When the gateway itself goes away, the run ends with exit code 3; trials that were under way are not kept."),
+        "## The run's folder",
+        "\n".join(
+            [
+                item("`run.json` - what is run: `suite` and its `version`, `cases`, `arms`, `trials`, `margin` (a "
+                     "proportion), `names` (route, big, small), `policy` and `policy_hash` (SHA-256 of the file), `settings`, "
+                     "`seed`, `weights`, `concurrency`, `gateway`, `started`, `run_id`, `switchyard`, and `format`, now "
+                     f"{FORMAT}."),
+                item("`cases.jsonl` - a line for each finished trial."),
+                item("`raw/ARM/CASE.TRIAL.json.gz` - its requests and answers, and what the grader kept. Prompts and answers "
+                     "stand there in full; keys don't."),
+                item("`report.html`, `report.md`, `report.json` - the report."),
+                item("`gateway.yaml`, `gateway.log`, `decisions.jsonl` - with `--policy`: what was served, and the gateway's "
+                     "own logs."),
+            ]
+        ),
+        fill("A line of `cases.jsonl`:"),
+        "\n".join(item(f"**`{name}`** - {meaning}") for name, meaning in fields),
+        fill(
+            "Each request has an id of its own (`x-request-id`), which its [decision "
+            "record](../how-to/read-decisions.md#a-record) repeats as `client_request_id`. A trial is kept only with a record "
+            "for every request that the gateway took; when one is missing, the run ends with exit code 3."
+        ),
+        "## report.json",
+        fill(
+            "`verdict` (`word`, `margin_points`, `why`; `settled_by` and `settled_as_seen` in cases), `comparison` (routed "
+            "against big), `noise_floor`, `small`, `against_random`, `advantage` (over chance at the same share), `arms`, "
+            "`categories`, `curve`, `cautions`, `problems`, `complete`. Rates, shares and scores are proportions; what ends in "
+            "`_points` is in percentage points; intervals are two-sided, 90 %. An entry is null where its arms did not run."
+        ),
+    )  # fmt: skip
+
+
 # ---- writing ----
 
 
@@ -653,6 +724,7 @@ def all_pages() -> dict[str, str]:
         "cluster.md": cluster_page(),
         "cli.md": cli_page(),
         "endpoints.md": endpoints_page(),
+        "evals.md": evals_page(),
     }
 
 

@@ -1,6 +1,6 @@
 """`switchyard`: finds the command, hands over, and turns what it raises into one clear line and an exit code.
 
-Exit codes: 0 good; 1 the thing checked is not good; 2 wrong use; 3 could not run.
+Exit codes: 0 good; 1 the thing checked is not good; 2 wrong use; 3 could not run; 4 inconclusive.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from switchyard import __version__
 COMMANDS = {
     "init": "write a commented policy for the engines at some URLs",
     "serve": "run the gateway with a policy",
+    "pools": "show the pools of a running gateway as a live table; drain, eject, readmit a replica",
     "check": "say everything that is wrong with a policy, or that it is good",
     "whatif": "decide recorded traffic anew under another policy: what moves, and what that does to shares and queues",
+    "eval": "run the same cases over big, small and routed, and say whether quality held",
     "explain": "show how a policy decides about a request in a file",
     "cluster": "describe a cluster in one file: check it, plan it, write what starts it",
     "schema": "print the JSON Schema of policies or of cluster files",
     "demo": "start small real engines and the gateway, and show routed requests",
 }
 
-GOOD, NOT_GOOD, WRONG_USE, COULD_NOT_RUN = 0, 1, 2, 3
+GOOD, NOT_GOOD, WRONG_USE, COULD_NOT_RUN, INCONCLUSIVE = 0, 1, 2, 3, 4
 
 
 class CommandFailed(Exception):
@@ -41,7 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="switchyard",
         description="One endpoint in front of your own models: a YAML policy decides which pool and replica answers.",
         epilog="Begin with `switchyard demo`, or with `switchyard init http://127.0.0.1:8000` for an engine of yours. "
-        "Exit codes: 0 good, 1 the thing checked is not good, 2 wrong use, 3 could not run.",
+        "Exit codes: 0 good, 1 the thing checked is not good, 2 wrong use, 3 could not run, 4 inconclusive.",
     )
     parser.add_argument("--version", action="version", version=f"switchyard {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -4,7 +4,7 @@ import argparse
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -13,12 +13,17 @@ from switchyard.cluster.spec import cluster_schema_text
 from switchyard.config.schema import policy_schema
 from switchyard.config.vocabulary import SIGNALS
 from switchyard.errors import LEAVES
+from switchyard.evals.arms import ARMS
+from switchyard.evals.folder import Finished
+from switchyard.evals.prompts import KEYS
+from switchyard.evals.suites import SUITES
+from switchyard.evals.verdict import State
 from switchyard.telemetry.metrics import ASKED, COUNTERS, GAUGES, HISTOGRAMS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 HEADERS = [
-    "x-switchyard-pool", "x-switchyard-replica", "x-switchyard-reason", "x-switchyard-error", "x-switchyard-session-id",
-    "x-switchyard-case", "x-request-id", "retry-after",
+    "x-switchyard-pool", "x-switchyard-replica", "x-switchyard-reason", "x-switchyard-affinity", "x-switchyard-error",
+    "x-switchyard-session-id", "x-switchyard-case", "x-request-id", "retry-after",
 ]  # fmt: skip
 
 
@@ -90,3 +95,9 @@ def test_every_key_of_the_cluster_file():
 def test_every_header():
     text = page("endpoints").lower()
     assert [h for h in HEADERS if not mentions(text, h)] == []
+
+
+def test_everything_about_evals():
+    assert missing("evals", [*ARMS, *get_args(State), *SUITES, *Finished.__struct_fields__]) == []
+    told = (REFERENCE.parents[1] / "evals" / "README.md").read_text()
+    assert [word for word in [*KEYS, *SUITES, "exact", "regex", "json_schema", "python"] if not mentions(told, word)] == []

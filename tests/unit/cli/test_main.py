@@ -24,7 +24,9 @@ def test_help_names_every_command(capsys):
     for name, summary in COMMANDS.items():
         assert f"    {name}" in out
         assert " ".join(summary.split()) in " ".join(out.split())
-    assert "Exit codes: 0 good, 1 the thing checked is not good, 2 wrong use, 3 could not run." in " ".join(out.split())
+    assert "Exit codes: 0 good, 1 the thing checked is not good, 2 wrong use, 3 could not run, 4 inconclusive." in " ".join(
+        out.split()
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
