@@ -6,8 +6,8 @@ Real vLLM, the real gateway, the official SDK. docs/explanation/health.md says w
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -26,19 +26,34 @@ PATIENCE_S = 30
 
 
 @pytest.fixture
-def gateway(pair: Replica, single: Replica, tmp_path: Path) -> Iterator[Serve]:
-    """`switchyard serve` with both replicas in one pool."""
+def serve(pair: Replica, single: Replica, tmp_path: Path) -> Iterator[Callable[..., Serve]]:
+    """Starts `switchyard serve` with both replicas in one pool; more settings are its `health`."""
     blocks = [{"name": r.name, "url": r.url, "nodes": [rank.node.name for rank in r.ranks]} for r in (pair, single)]
-    pool = {
-        "model": MODEL,
-        "replicas": blocks,
-        "health": {"every_s": 1, "stall_s": STALL_S},
-        "timeouts": {"idle_s": IDLE_S, "first_byte_s": FIRST_BYTE_S},
-    }
-    with Serve(policy({POOL: pool}), tmp_path) as gateway:
-        gateway.wait_ready()
-        yield gateway
-        assert "Traceback" not in gateway.output
+    with ExitStack() as stack:
+
+        def start(**health: float) -> Serve:
+            pool = {
+                "model": MODEL,
+                "replicas": blocks,
+                "health": {"every_s": 1, "stall_s": STALL_S, **health},
+                "timeouts": {"idle_s": IDLE_S, "first_byte_s": FIRST_BYTE_S},
+            }
+            gateway = stack.enter_context(Serve(policy({POOL: pool}), tmp_path))
+            gateway.wait_ready()
+            stack.callback(lambda: without_traceback(gateway))
+            return gateway
+
+        yield start
+
+
+@pytest.fixture
+def gateway(serve: Callable[..., Serve]) -> Serve:
+    """`switchyard serve` with both replicas."""
+    return serve()
+
+
+def without_traceback(gateway: Serve) -> None:
+    assert "Traceback" not in gateway.output
 
 
 def test_a_rank_is_killed(gateway: Serve, pair: Replica, single: Replica) -> None:
@@ -58,6 +73,19 @@ def test_a_rank_is_killed(gateway: Serve, pair: Replica, single: Replica) -> Non
         assert pair.metric("vllm:generation_tokens_total") >= 1, "a token of the gateway's own comes before traffic"
         wait_for_both(gateway, pair, single)
     check(traffic, gateway, pair, killed_s, out_s, within_s=PATIENCE_S)
+
+
+def test_a_rank_is_killed_while_nobody_asks(serve: Callable[..., Serve], pair: Replica, single: Replica) -> None:
+    """/health says 200 until somebody wants a token; that is the gateway, and no client ever notices."""
+    gateway = serve(token_every_s=3)
+    watch = Watch(gateway.port, POOL, pair.name)
+    pair.kill(rank=1)
+    assert pair.answers_health()
+    eventually(lambda: watch.state() != "ready", PATIENCE_S)
+    assert not records(gateway), "nobody has asked"
+    for number in range(6):
+        answer = gateway.client().post(*ask("chat", f"Song {number}", POOL, max_tokens=4))
+        assert (answer.status, answer.replica) == (200, single.name)
 
 
 def test_the_cable_between_the_ranks_is_cut(gateway: Serve, pair: Replica, single: Replica) -> None:
