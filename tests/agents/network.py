@@ -34,7 +34,7 @@ def loopback_only() -> Iterator[None]:
         raise NoNetwork(f"network namespaces are a feature of Linux: {error}") from None
     try:
         if libc.unshare(CLONE_NEWNET):
-            raise NoNetwork(f"unshare(CLONE_NEWNET): {os.strerror(ctypes.get_errno())}; run the agents' tests as root")
+            raise NoNetwork(f"unshare(CLONE_NEWNET): {os.strerror(ctypes.get_errno())}; that needs root")
         try:
             _raise_loopback()
             yield

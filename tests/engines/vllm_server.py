@@ -53,13 +53,8 @@ class VllmServer(EngineProcess):
     ) -> None:
         port = port or pick_port()
         model = env.model_dir if tensor_parallel == 1 else env.model_tp_dir
-        serve = [str(env.vllm), "serve", str(model), "--served-model-name", served_name]
-        serve += ["--host", LOOPBACK, "--port", str(port)]
-        serve += ["--max-model-len", str(max_model_len), "--max-num-seqs", str(max_num_seqs)]
-        # bfloat16 is several times slower on a CPU without instructions for it, and compiling pays only in long runs.
-        serve += ["--dtype", "float32", "--enforce-eager"]
+        serve = serve_command(env, model, LOOPBACK, port, served_name, max_model_len, max_num_seqs)
         serve += ["--enable-request-id-headers", "--enable-server-load-tracking"]
-        serve += ["--chat-template", str(env.chat_template)]
         if tool_parser is not None:
             serve += ["--enable-auto-tool-choice", "--tool-call-parser", tool_parser]
         if tensor_parallel > 1:
@@ -69,13 +64,25 @@ class VllmServer(EngineProcess):
             name=f"vLLM {served_name}",
             port=port,
             ready_within_s=300.0,
-            environ=_environ(env, tensor_parallel),
+            environ=environment(env, tensor_parallel),
             log_path=log_path,
             stop_within_s=20.0,
         )
 
 
-def _environ(env: VllmEnv, tensor_parallel: int) -> dict[str, str]:
+def serve_command(
+    env: VllmEnv, model: Path, host: str, port: int, served_name: str, max_model_len: int, max_num_seqs: int
+) -> list[str]:
+    """What every server of the tests is started with, on one node or on several."""
+    return [
+        str(env.vllm), "serve", str(model), "--served-model-name", served_name, "--host", host, "--port", str(port),
+        "--max-model-len", str(max_model_len), "--max-num-seqs", str(max_num_seqs), "--chat-template", str(env.chat_template),
+        # bfloat16 is several times slower on a CPU without instructions for it, and compiling pays only in long runs.
+        "--dtype", "float32", "--enforce-eager",
+    ]  # fmt: skip
+
+
+def environment(env: VllmEnv, tensor_parallel: int = 1) -> dict[str, str]:
     """This process's environment, with vLLM kept offline, small and inside its own directory."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environ |= {

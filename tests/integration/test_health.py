@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,8 @@ from .figures import Figures
 from .gateway import Gateway, policy, pool
 
 Start = Callable[..., Any]
+DEAD = {"error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "param": None, "code": 500}}
+"""What vLLM sends in a stream when a rank dies; the stream then ends as any other."""
 
 
 @pytest.fixture
@@ -24,7 +27,7 @@ def pair(start: Start, engine: Engine) -> tuple[Engine, Engine, Gateway]:
     return engine, other, start(Gateway(policy({"small": block})))
 
 
-@pytest.mark.parametrize("how", ["silent", "status 500", "broken streams"])
+@pytest.mark.parametrize("how", ["silent", "status 500", "broken streams", "errors in streams"])
 def test_a_replica_that_only_seems_well_is_left_and_comes_back(pair: tuple[Engine, Engine, Gateway], how: str) -> None:
     ill, _, gateway = pair
     client = gateway.client()
@@ -33,10 +36,11 @@ def test_a_replica_that_only_seems_well_is_left_and_comes_back(pair: tuple[Engin
             "silent": [HANG],
             "status 500": reply({"error": {"message": "x", "type": "t", "code": 500}}, 500),
             "broken streams": stream(sse({"n": 1}), RESET),
+            "errors in streams": stream(sse({"n": 1}, DEAD)),
         }[how]
     )
     answers = [client.post(*ask("chat", stream=True)) for _ in range(16)]
-    failed = [a for a in answers if a.status != 200 or b"[DONE]" not in a.body]
+    failed = [a for a in answers if a.status != 200 or b"[DONE]" not in a.body or b"error" in a.body]
     assert len(failed) <= 4
     assert failed != []
     assert all(a.status == 200 for a in answers[-6:])
@@ -50,6 +54,24 @@ def test_a_replica_that_only_seems_well_is_left_and_comes_back(pair: tuple[Engin
 
     eventually(works_again, 20)
     eventually(lambda: gateway.metric("switchyard_replica_up") == 2, 20)
+
+
+def test_an_error_in_a_stream_is_the_engine_s_word(pair: tuple[Engine, Engine, Gateway]) -> None:
+    """It reaches the client as it is, and the record says that the answer broke off; a client's mistake is no fault."""
+    ill, other, gateway = pair
+    for engine in (ill, other):
+        engine.play(stream(sse({"n": 1}, DEAD), sse("[DONE]")))
+    answer = gateway.client().post(*ask("chat", stream=True))
+    assert answer.events()[1:] == [("message", json.dumps(DEAD)), ("message", "[DONE]")]
+    gateway.wait_idle()
+    assert (gateway.record()["outcome"], gateway.record()["error"]) == ("broken", "upstream_broken")
+    for engine in (ill, other):
+        engine.play(stream(sse({"error": {"message": "bad", "type": "BadRequestError", "code": 400}})))
+    for _ in range(8):
+        gateway.client().post(*ask("chat", stream=True))
+    gateway.wait_idle()
+    assert (gateway.record()["outcome"], gateway.record()["error"]) == ("engine_error", "")
+    assert gateway.metric("switchyard_replica_up") == 2
 
 
 def test_clients_mistakes_and_departures_count_for_nothing(pair: tuple[Engine, Engine, Gateway]) -> None:
