@@ -33,6 +33,7 @@ check: $(READY) ## ruff, mypy, import-linter, generated files up to date
 	$(BIN)/switchyard schema cluster | diff -u schemas/cluster.schema.json -
 	$(BIN)/python docs/generate.py --check
 	@for policy in policies/*.yaml; do $(BIN)/switchyard check $$policy || exit 1; done
+	@for cluster in deploy/*.yaml; do $(BIN)/switchyard cluster check $$cluster || exit 1; done
 
 fmt: $(READY) ## format the code
 	$(BIN)/ruff format .

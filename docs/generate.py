@@ -19,6 +19,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast, get_args
 
 from fastapi.routing import APIRoute
@@ -30,6 +31,7 @@ from switchyard.api.auth import Keys
 from switchyard.api.control import make_control
 from switchyard.api.endpoints import ENDPOINTS, allowed_methods
 from switchyard.cli.main import COMMANDS, make_parser
+from switchyard.cluster.spec import Cluster
 from switchyard.config import vocabulary
 from switchyard.config.policy import Policy
 from switchyard.config.vocabulary import HEADER_PREFIX, PROTOCOLS, REQUEST_CLASSES, SIGNALS
@@ -277,6 +279,22 @@ def metrics_page() -> str:
 # ---- policy ----
 
 
+def cluster_page() -> str:
+    """Every key of a cluster file, in the order of the file."""
+    schema = Cluster.model_json_schema(by_alias=True)
+    sections = list(policy_sections("Top level", schema, schema["$defs"], ""))
+    return page(
+        "Cluster file",
+        fill(
+            "One YAML file, read as strictly as [a policy](policy.md): unknown keys are refused, `${NAME}` is replaced by "
+            "the environment variable, and all problems are named at once by `switchyard cluster check FILE`. The same "
+            "reference as a JSON Schema: `switchyard schema cluster`. What the arithmetic is: [throughput and "
+            "memory](../explanation/throughput.md); from machines to a routed answer: [the how-to](../how-to/spark-cluster.md)."
+        ),
+        *sections,
+    )
+
+
 def policy_page() -> str:
     """Every key of a policy, in the order of the file."""
     schema = Policy.model_json_schema(by_alias=True)
@@ -404,16 +422,15 @@ def limits_of(field: Mapping[str, Any]) -> str:
 
 def cli_page() -> str:
     """Every command with its flags."""
-    parser = make_parser()
-    commands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    parts = [item(f"[`{name}`](#{name}) - {summary}") for name, summary in COMMANDS.items()]
+    parts = [item(f"[`{name}`](#{name.replace(' ', '-')}) - {summary}") for name, summary, _, _ in all_commands()]
     sections: list[str] = []
-    for name, summary in COMMANDS.items():
-        command = cast(argparse.ArgumentParser, commands.choices[name])
+    for name, summary, command, module in all_commands():
         actions = [a for a in command._actions if not isinstance(a, argparse._HelpAction)]
-        sections += [f"## {name}", f"{summary[0].upper()}{summary[1:]}.", fenced(usage(name, actions))]
-        sections += paragraphs(doc(importlib.import_module(f"switchyard.cli.{name}")))
-        if actions:
+        below = any(isinstance(a, argparse._SubParsersAction) for a in actions)
+        sections += [f"## {name}", f"{summary[0].upper()}{summary[1:]}."]
+        sections.append(fenced(f"switchyard {name} COMMAND" if below else usage(name, actions)))
+        sections += paragraphs(doc(module))
+        if actions and not below:
             sections.append("\n".join(item(f"{code(flag_words(a))} - {flag_help(a)}") for a in actions))
     exits = doc(importlib.import_module("switchyard.cli.main")).partition("Exit codes: ")[2].rstrip(".")
     return page(
@@ -433,6 +450,22 @@ def cli_page() -> str:
             ]
         ),
     )  # fmt: skip
+
+
+def all_commands() -> Iterator[tuple[str, str, argparse.ArgumentParser, ModuleType]]:
+    """Name, summary, parser and module of every command, those under `cluster` after it."""
+    for name, summary in COMMANDS.items():
+        module = importlib.import_module(f"switchyard.cli.{name}")
+        yield name, summary, below(make_parser())[name], module
+        for inner, words in getattr(module, "COMMANDS", {}).items() if name == "cluster" else ():
+            of = importlib.import_module(f"switchyard.cli.{name}.{module.MODULES.get(inner, inner)}")
+            yield f"{name} {inner}", words, below(below(make_parser())[name])[inner], of
+
+
+def below(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """The parsers of a parser's commands."""
+    (commands,) = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    return cast(Mapping[str, argparse.ArgumentParser], commands.choices)
 
 
 def usage(name: str, actions: Sequence[argparse.Action]) -> str:
@@ -616,6 +649,7 @@ def all_pages() -> dict[str, str]:
         "errors.md": errors_page(),
         "metrics.md": metrics_page(),
         "policy.md": policy_page(),
+        "cluster.md": cluster_page(),
         "cli.md": cli_page(),
         "endpoints.md": endpoints_page(),
     }

@@ -26,6 +26,8 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 Format = Literal["bf16", "fp8", "nvfp4", "mxfp4"]
 NodeState = Literal["active", "cordoned", "lent"]
 
+BYTES_A_PARAMETER: dict[Format, float] = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "mxfp4": 0.531}
+"""Scales included; what a checkpoint keeps in a wider format comes on top, so its real size is better."""
 VISIBLE_GIB = {128.0: 121.7}
 """What nodes of a nominal size were seen to show (`free`, `nvidia-smi`): a DGX Spark."""
 VISIBLE_SHARE = 0.95
@@ -161,6 +163,8 @@ class Checkpoint(Block):
     """Layers (num_hidden_layers)."""
     full_layers: Count | None = None
     """Of a hybrid model, the layers with full attention."""
+    heads: Count | None = None
+    """Attention heads (num_attention_heads); the number of ranks must divide them."""
     kv_heads: Count | None = None
     """KV heads (num_key_value_heads)."""
     head_dim: Count | None = None
@@ -181,6 +185,13 @@ class Checkpoint(Block):
         if self.full_layers is not None and self.full_layers > (self.layers or self.full_layers):
             raise PydanticCustomError("checkpoint", "full_layers are more than layers")
         return self
+
+    @property
+    def weights_gib(self) -> float | None:
+        """GiB of the weights: the real size, else parameters times their width; None where neither is said."""
+        if self.size_gib is not None or self.parameters_b is None or self.format is None:
+            return self.size_gib
+        return self.parameters_b * 1e9 * BYTES_A_PARAMETER[self.format] / 2**30
 
 
 class Measured(Block):

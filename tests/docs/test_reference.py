@@ -1,12 +1,15 @@
 """Every name that users meet is in the reference: signals, error codes, metrics, keys, commands and their flags, headers."""
 
 import argparse
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from switchyard.cli.main import make_parser
+from switchyard.cluster.spec import cluster_schema_text
 from switchyard.config.schema import policy_schema
 from switchyard.config.vocabulary import SIGNALS
 from switchyard.errors import LEAVES
@@ -51,26 +54,37 @@ def test_every_metric():
     assert [n for n in names if not mentions(text, n) and not mentions(text, n.removesuffix("_total"))] == []
 
 
-def parsers() -> dict[str, argparse.ArgumentParser]:
-    (commands,) = [a for a in make_parser()._actions if isinstance(a, argparse._SubParsersAction)]
-    return commands.choices
+def below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of a parser's commands, those of commands below them included."""
+    found = {}
+    for action in parser._actions:
+        for name, inner in action.choices.items() if isinstance(action, argparse._SubParsersAction) else ():
+            found[name] = inner
+            found |= {f"{name} {word}": other for word, other in below(inner).items()}
+    return found
 
 
-@pytest.mark.parametrize("command", parsers())
+COMMANDS = below(make_parser())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_and_its_flags(command):
-    flags = [max(action.option_strings, key=len) for action in parsers()[command]._actions if action.option_strings]
-    wanted = [command, *(flag for flag in flags if flag != "--help")]
-    assert missing("cli", wanted) == []
+    flags = [max(action.option_strings, key=len) for action in COMMANDS[command]._actions if action.option_strings]
+    (section,) = re.findall(rf"^## {command}\n(.*?)(?=^## |\Z)", page("cli"), re.MULTILINE | re.DOTALL)
+    assert [flag for flag in flags if flag != "--help" and not mentions(section, flag)] == []
 
 
-def keys_of_the_policy() -> set[str]:
-    schema = policy_schema()
+def keys_of(schema: dict[str, Any]) -> set[str]:
     blocks = [schema, *(part for block in schema["$defs"].values() for part in block.get("anyOf", [block]))]
     return {name for block in blocks for name in block.get("properties", {})}
 
 
 def test_every_key_of_the_policy():
-    assert missing("policy", sorted(keys_of_the_policy())) == []
+    assert missing("policy", sorted(keys_of(policy_schema()))) == []
+
+
+def test_every_key_of_the_cluster_file():
+    assert missing("cluster", sorted(keys_of(json.loads(cluster_schema_text())))) == []
 
 
 def test_every_header():

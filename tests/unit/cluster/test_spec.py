@@ -57,7 +57,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_line():
         "5:32: nodes[1].stat: unknown key stat (did you mean state?)",
         "7:62: pools.small.placement[0][0]: there is no node s9 (known: s1, s2)",
         "7:77: pools.small.engine.max-model-len: the name of a flag with _ for -, like max_model_len, is expected",
-        "7:97: pools.small.port: must be less than or equal to 65535, not 70000",
+        "7:96: pools.small.port: must be less than or equal to 65535, not 70000",
     ]
 
 

@@ -1,0 +1,35 @@
+"""Describe a cluster in one file: check it, plan it, and write what starts it.
+
+  switchyard cluster check deploy/cluster.yaml
+  switchyard cluster plan deploy/cluster.yaml --mix 0.25
+  switchyard cluster render deploy/cluster.yaml --target compose --out out/
+
+The file says which machines there are and what runs on them; examples are in deploy/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+COMMANDS = {
+    "check": "say everything that is wrong with a cluster file, with the memory arithmetic",
+}
+MODULES = {"return": "return_"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the commands under `cluster`."""
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
+        module = importlib.import_module(f"switchyard.cli.cluster.{MODULES.get(name, name)}")
+        command = commands.add_parser(
+            name, help=summary, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run, command=f"cluster {name}")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Never called: one of the commands under `cluster` is required."""
+    raise NotImplementedError

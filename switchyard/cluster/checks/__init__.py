@@ -1,0 +1,1 @@
+"""What `check` looks at, one module for each part of a cluster."""
