@@ -14,6 +14,7 @@ import importlib
 
 COMMANDS = {
     "check": "say everything that is wrong with a cluster file, with the memory arithmetic",
+    "emulate": "start one fake engine for each replica, as fast as real ones would be, for a gateway in front",
 }
 MODULES = {"return": "return_"}
 
