@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -13,11 +13,11 @@ from switchyard.cluster.fit import kv_tokens, number, rank_memory
 from switchyard.cluster.place import Replica, lay_out
 from switchyard.cluster.pool_speed import pool_speed
 from switchyard.cluster.spec import Cluster
-from switchyard.config.policy import Policy
-from switchyard.emulate.engine import EmulatedEngine, Made
+from switchyard.emulate.engine import LivingEngine
 from switchyard.emulate.faults import Fault, make_fault
 from switchyard.emulate.http import Connection, Request
 from switchyard.emulate.pace import Pace
+from switchyard.emulate.vllm import Card, EmulatedVllm
 
 BLOCK_TOKENS = 64
 """Of the prefix cache: four of vLLM's blocks, for less hashing."""
@@ -25,7 +25,7 @@ DEFAULT_SEQS = 256
 DEFAULT_CONTEXT = 32_768
 
 
-def engine_of(cluster: Cluster, replica: Replica, block_tokens: int = BLOCK_TOKENS) -> tuple[Made, Engine]:
+def engine_of(cluster: Cluster, replica: Replica, block_tokens: int = BLOCK_TOKENS) -> tuple[Card, Engine]:
     """The engine of one replica, as the file describes it. What it leaves out is as vLLM has it by itself.
 
     Raises:
@@ -41,7 +41,7 @@ def engine_of(cluster: Cluster, replica: Replica, block_tokens: int = BLOCK_TOKE
         pool_speed(cluster, replica.pool), places, max(held, context), block_tokens,
         caching=pool.engine.get("enable_prefix_caching") is not False, **({"step_tokens": step_tokens} if step_tokens else {}),
     )  # fmt: skip
-    return Made(replica.name, replica.pool, pool.model, context, block_tokens, replica.nodes), engine
+    return Card(replica.name, replica.pool, pool.model, context, block_tokens, replica.nodes), engine
 
 
 class EmulatedCluster:
@@ -63,10 +63,11 @@ class EmulatedCluster:
         self.host, self.port = host, port
         self.layout = lay_out(cluster)
         loop = asyncio.get_running_loop()
-        self.engines: list[EmulatedEngine] = []
+        self.engines: list[EmulatedVllm] = []
         for i, replica in enumerate((r for r in self.layout.replicas if r.running), 1):
-            made, engine = engine_of(cluster, replica)
-            self.engines.append(EmulatedEngine(made, engine, Pace(loop.time, speedup), host, port and port + i))
+            card, engine = engine_of(cluster, replica)
+            living = LivingEngine(engine, Pace(loop.time, speedup))
+            self.engines.append(EmulatedVllm(card, living, host, port and port + i))
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._planned: list[asyncio.TimerHandle] = []
@@ -103,18 +104,26 @@ class EmulatedCluster:
         loop = asyncio.get_running_loop()
         for name, at_s, fault in faults:
             engine = self.engine(name)
-            self._planned.append(loop.call_later(at_s / self.speedup, engine.suffer, fault))
+            self._planned.append(loop.call_later(at_s / self.speedup, engine.living.suffer, fault))
 
-    def engine(self, name: str) -> EmulatedEngine:
+    def replicas(self) -> dict[str, list[dict[str, Any]]]:
+        """Blocks of the replicas for a policy, by pool."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for engine in self.engines:
+            block = {"url": engine.url, "name": engine.card.name, "nodes": list(engine.card.nodes)}
+            found.setdefault(engine.card.pool, []).append(block)
+        return found
+
+    def engine(self, name: str) -> EmulatedVllm:
         """The engine of a replica.
 
         Raises:
             ValueError: there is none; the message lists what there is.
         """
         for engine in self.engines:
-            if engine.made.name == name:
+            if engine.card.name == name:
                 return engine
-        raise ValueError(f"there is no replica {name[:64]}; known: {', '.join(e.made.name for e in self.engines)}")
+        raise ValueError(f"there is no replica {name[:64]}; known: {', '.join(e.card.name for e in self.engines)}")
 
     def _control(self, request: Request) -> None:
         if request.path == "/" and request.method == b"GET":
@@ -131,9 +140,9 @@ class EmulatedCluster:
     def _make_fault(self, body: _FaultBody) -> None:
         engine = self.engine(body.replica)
         if body.kind == "none":
-            engine.recover()
+            engine.living.recover()
         else:
-            engine.suffer(make_fault(body.kind, body.for_s, body.factor))
+            engine.living.suffer(make_fault(body.kind, body.for_s, body.factor))
 
 
 class _FaultBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -141,38 +150,3 @@ class _FaultBody(msgspec.Struct, forbid_unknown_fields=True):
     kind: str
     for_s: float = 0.0
     factor: float = 4.0
-
-
-def pools_block(cluster: Cluster, engines: Sequence[EmulatedEngine]) -> dict[str, Any]:
-    """The pools of a policy whose replicas are these engines."""
-    pools: dict[str, Any] = {}
-    for name, pool in cluster.pools.items():
-        own = [e for e in engines if e.made.pool == name]
-        if own:
-            pools[name] = {
-                "model": pool.model,
-                "replicas": [{"url": e.url, "name": e.made.name, "nodes": list(e.made.nodes)} for e in own],
-                "limits": {"in_flight": own[0].engine.max_running},
-            }
-    return pools
-
-
-def policy_for(cluster: Cluster, engines: Sequence[EmulatedEngine], policy: Policy | None) -> dict[str, Any]:
-    """A policy for the gateway in front: the given one with its pools' replicas taken from here, on loopback and without keys.
-
-    Raises:
-        ValueError: the policy's pools aren't the cluster's.
-    """
-    pools = pools_block(cluster, engines)
-    if policy is None:
-        return {"version": 1, "pools": pools}
-    if missing := [name for name in policy.pools if name not in pools]:
-        raise ValueError(f"the policy has a pool {missing[0]} that the cluster has not: it has {', '.join(pools)}")
-    document = policy.model_dump(mode="json", exclude_unset=True, by_alias=True)
-    server = document.get("server", {})
-    for key in ("host", "port", "api_keys_env", "admin_key_env"):
-        server.pop(key, None)
-    for name, block in document["pools"].items():
-        block.update(model=pools[name]["model"], replicas=pools[name]["replicas"])
-        block.pop("api_key_env", None)
-    return document

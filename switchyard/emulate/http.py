@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import httptools
 import msgspec
@@ -17,14 +17,29 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 413: "Content Too Large"}
 
 
+class Wire(Protocol):
+    """Where answers go: a connection, or something in memory."""
+
+    def send_head(self, status: int, content_type: str, length: int | None, body: bytes) -> None:
+        """Status and headers, with the whole body where it is there already."""
+
+    def send(self, data: bytes) -> None:
+        """Bytes of a body."""
+
+    def end(self, request: Request) -> None:
+        """The answer is complete."""
+
+    def reset(self) -> None:
+        """The answer breaks off."""
+
+
 class Request:
     """A request, and the way to answer it. Exactly one of `reply` and `start` is called."""
 
-    def __init__(self, connection: Connection, method: bytes, path: str, headers: dict[bytes, bytes], body: bytes) -> None:
-        self._connection = connection
+    def __init__(self, wire: Wire, method: bytes, path: str, body: bytes) -> None:
+        self._wire = wire
         self.method = method
         self.path = path
-        self.headers = headers
         self.body = body
         self.when_gone: Callable[[], None] | None = None
         """Called when the client leaves before the answer is complete."""
@@ -32,25 +47,25 @@ class Request:
     def reply(self, status: int, body: bytes | dict[str, Any], content_type: str = "application/json") -> None:
         """Answer completely."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        self._connection.send_head(status, content_type, len(data), data)
-        self._connection.end(self)
+        self._wire.send_head(status, content_type, len(data), data)
+        self._wire.end(self)
 
     def start(self) -> None:
         """Begin an event stream."""
-        self._connection.send_head(200, "text/event-stream; charset=utf-8", None, b"")
+        self._wire.send_head(200, "text/event-stream; charset=utf-8", None, b"")
 
     def write(self, events: bytes) -> None:
         """Send events."""
-        self._connection.send(b"%x\r\n%b\r\n" % (len(events), events))
+        self._wire.send(b"%x\r\n%b\r\n" % (len(events), events))
 
     def finish(self) -> None:
         """End the stream."""
-        self._connection.send(b"0\r\n\r\n")
-        self._connection.end(self)
+        self._wire.send(b"0\r\n\r\n")
+        self._wire.end(self)
 
     def break_off(self) -> None:
         """Reset the connection in the middle of whatever is going on, as a process that dies does."""
-        self._connection.reset()
+        self._wire.reset()
 
 
 class Connection(asyncio.Protocol):
@@ -129,7 +144,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """It is there."""
         path = self._url.partition(b"?")[0].decode("latin-1")
-        request = Request(self, self._parser.get_method(), path, self._headers, b"".join(self._body))
+        request = Request(self, self._parser.get_method(), path, b"".join(self._body))
         if self._length > MAX_BODY_BYTES:
             request.reply(413, {"error": {"message": "the body is too large", "type": "BadRequestError", "code": 413}})
         elif self._current is not None:

@@ -82,7 +82,8 @@ def _read_policy(given: argparse.Namespace, cluster: Cluster) -> Policy | None:
 
 async def _emulate(given: argparse.Namespace, cluster: Cluster, policy: Policy | None, faults: list[Any]) -> None:
     from switchyard.cluster.fitting import Undetermined
-    from switchyard.emulate.cluster import EmulatedCluster, policy_for
+    from switchyard.emulate.cluster import EmulatedCluster
+    from switchyard.emulate.policy import policy_for
 
     try:
         emulated = EmulatedCluster(cluster, given.speedup, port=given.port)
@@ -96,7 +97,7 @@ async def _emulate(given: argparse.Namespace, cluster: Cluster, policy: Policy |
         except OSError as error:
             raise CommandFailed(f"can't listen: {error.strerror} (--port 0 takes free ports)", COULD_NOT_RUN) from None
         try:
-            document = policy_for(cluster, emulated.engines, policy)
+            document = policy_for(cluster, emulated.replicas(), policy)
             emulated.plan_faults(faults)
         except ValueError as error:
             raise CommandFailed(str(error), WRONG_USE) from None
@@ -143,8 +144,8 @@ def _show(given: argparse.Namespace, emulated: EmulatedCluster, document: dict[s
         return
     print(f"{control}  status; POST /faults", file=sys.stderr)
     for engine in emulated.engines:
-        nodes = "+".join(engine.made.nodes)
-        print(f"{engine.url}  {engine.made.name} on {nodes}: {engine.engine.speed.note}", file=sys.stderr)
+        nodes = "+".join(engine.card.nodes)
+        print(f"{engine.url}  {engine.card.name} on {nodes}: {engine.living.engine.speed.note}", file=sys.stderr)
     if given.write:
         print(f"wrote {given.write}; next: switchyard serve {given.write}", file=sys.stderr)
         sys.stderr.flush()
