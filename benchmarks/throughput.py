@@ -1,11 +1,15 @@
 """What routing gains on eight nodes: routed throughput against all-big, emulated over real sockets and simulated.
 
-usage: throughput.py [--shares 1,0.9,0.75,0.5,0.35,0.25,0.15] [--speedup 20] [--seconds 600] [--json OUT] [--svg OUT]
+usage: throughput.py [--shares 1,0.9,0.75,0.5,0.35,0.25,0.15] [--speedup 20] [--seconds 600] [--json OUT] [--svg OUT] [--replot]
 
 Each arm is an emulated cluster (`switchyard cluster emulate`), the real gateway in front of it (`switchyard serve`) and more
 clients than the cluster has places, each with its next request as soon as it has its answer. Requests carry a label that the
 policy's rule reads, and labels come in exact quotas: of the first n requests, round(n f) are hard. Answers have 100 to 300
-tokens, the same lengths for both kinds. Completions are counted between the warm-up and the end, before the tail.
+tokens, the same lengths for both kinds. Completions are counted between the warm-up and the end, before the tail. The same
+arms are simulated (`switchyard cluster simulate`), without sockets.
+
+Exit code 1 when a routed arm is more than 3 % off 3/(4f) at the share f that was realised, up to where the small pool keeps
+up, or when simulation and emulation differ by more than 3 %.
 """
 
 from __future__ import annotations
@@ -28,14 +32,19 @@ from typing import Any
 
 import yaml
 
+from switchyard.cluster.spec import parse_cluster
+from switchyard.cluster.traffic import Conversations, Mix, answer_length, is_nth
+from switchyard.config.load import parse_policy
+from switchyard.simulate.stage import run, set_stage
+
 HERE = Path(__file__).resolve().parent
 SWITCHYARD = [str(Path(sys.executable).with_name("switchyard"))]
 PROMPT_TOKENS = 500
-ANSWER_TOKENS = range(100, 301)
+ANSWER_TOKENS = 200
+"""In the mean; 100 to 300."""
 WARM_UP = 0.25
 """Share of the run that isn't counted: queues fill, batches fall out of step."""
-PLACES_TIMES = 2.0
-"""Clients for each place of the cluster: the queue of the slower pool is never empty."""
+TOLERANCE = 0.03
 LABEL = "x-label"
 
 
@@ -64,7 +73,7 @@ def arms(share: float) -> tuple[dict[str, Any], dict[str, Any]]:
     limits = {"queue": 10_000, "queue_timeout_s": 3600}
     pools = {name: {"limits": {**limits, "in_flight": p["engine"]["max_num_seqs"]}} for name, p in cluster["pools"].items()}
     if not share:
-        cluster["pools"]["big"]["replicas"] = 4
+        cluster["pools"]["big"] |= {"replicas": 4, "placement": [[f"s{i}", f"s{i + 1}"] for i in (1, 3, 5, 7)]}
         del cluster["pools"]["small"], pools["small"]
         route: dict[str, Any] = {"use": "big"}
     else:
@@ -78,7 +87,7 @@ def arms(share: float) -> tuple[dict[str, Any], dict[str, Any]]:
 def quotas(share: float) -> Iterator[bool]:
     """Whether each request is hard: of the first n, round(n share) are."""
     for n in itertools.count(1):
-        yield round(n * share) > round((n - 1) * share)
+        yield is_nth(n, share)
 
 
 # ---- over real sockets ----
@@ -102,7 +111,7 @@ def run_emulated(share: float, speedup: float, seconds: float, folder: Path) -> 
                 try:
                     port = _gateway_port(folder / "gateway.log", gateway)
                     places = sum(p["replicas"] * p["engine"]["max_num_seqs"] for p in cluster["pools"].values())
-                    load = Load(port, share, int(places * PLACES_TIMES))
+                    load = Load(port, share, places)
                     began, cpu_s = time.monotonic(), _cpu_s(gateway.pid)
                     asyncio.run(load.run(seconds / speedup))
                     cpu = (_cpu_s(gateway.pid) - cpu_s) / (time.monotonic() - began)
@@ -151,11 +160,8 @@ class Load:
     def __init__(self, port: int, share: float, clients: int) -> None:
         self._port = port
         self._clients = clients
-        self._next = (
-            zip(quotas(share), itertools.count(), strict=False)
-            if share
-            else zip(itertools.repeat(True), itertools.count(), strict=False)
-        )
+        self._labels = quotas(share or 1.0)
+        self._numbers = itertools.count()
         self._random = Random(1)
         self.done: list[tuple[float, bool]] = []
         self.failed = 0
@@ -175,7 +181,7 @@ class Load:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 20)
         try:
             while True:
-                hard, number = next(self._next)
+                hard, number = next(self._labels), next(self._numbers)
                 writer.write(self._request(hard, number))
                 status = await reader.readline()
                 tail = b""
@@ -196,7 +202,7 @@ class Load:
 
     def _request(self, hard: bool, number: int) -> bytes:
         text = f"{number:08d}" + "".join(f"{self._random.randrange(1000):03d} " for _ in range(PROMPT_TOKENS - 3))
-        length = ANSWER_TOKENS[number * 7919 % len(ANSWER_TOKENS)]
+        length = answer_length(number, ANSWER_TOKENS)
         body = json.dumps({
             "model": "auto", "messages": [{"role": "user", "content": text}], "max_tokens": length, "ignore_eos": True,
             "stream": True,
@@ -206,23 +212,142 @@ class Load:
         return head.encode() + body
 
 
+# ---- on virtual time ----
+
+
+def run_simulated(share: float, seconds: float) -> Point:
+    """The same arm without sockets."""
+    cluster, policy = arms(share)
+    if share:  # a log line has no headers: here a score tells hard from easy, and goes the same way
+        policy["routes"]["auto"] = {"classify": [{"type": "embedded"}],
+                                    "choose": [{"p_at_least": 0.5, "use": "small"}, {"use": "big"}]}  # fmt: skip
+    parsed = parse_policy(json.dumps(policy).encode())
+    stage = set_stage(parse_cluster(json.dumps(cluster).encode()).value, parsed)
+    conversations = Conversations(Mix(share or 1.0, "auto", PROMPT_TOKENS, ANSWER_TOKENS), stage.policy)
+    results = run(stage, lambda s: s.saturate(conversations, stage.places, seconds))
+    done = [(o.ended_s, o.pool == "big") for o in results.outcomes if not o.error]
+    return count(share, done, seconds, 1.0, sum(bool(o.error) for o in results.outcomes), None)
+
+
+# ---- results ----
+
+
+def summarise(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Each share's gain over all-big in both ways, beside what the algebra says at the realised share."""
+    emulated, simulated = found["emulated"], found["simulated"]
+    most = max(p["requests_s"] * (1 - p["realised"]) for p in [*emulated, *simulated] if p["share"])
+    rows = []
+    for real, virtual in zip(emulated[1:], simulated[1:], strict=True):
+        gain, virtual_gain = (
+            p["requests_s"] / base["requests_s"] for p, base in ((real, emulated[0]), (virtual, simulated[0]))
+        )
+        expected = 3 / 4 / real["realised"]
+        rows.append({
+            "share": real["share"], "realised": real["realised"], "expected": expected, "emulated": gain,
+            "simulated": virtual_gain, "off": gain / expected - 1,
+            "simulated_off_emulated": virtual["requests_s"] / real["requests_s"] - 1,
+            "small_pool_full": real["requests_s"] * (1 - real["realised"]) > 0.98 * most and real["share"] < 0.2,
+        })  # fmt: skip
+    return rows
+
+
+def show(rows: list[dict[str, Any]]) -> bool:
+    """The table; False when something is further off than it may be."""
+    good = True
+    print("share  realised  3/(4f)  emulated  off     simulated  simulated against emulated, requests/s")
+    for row in rows:
+        within = abs(row["simulated_off_emulated"]) <= TOLERANCE and (row["small_pool_full"] or abs(row["off"]) <= TOLERANCE)
+        good &= within
+        print(
+            f"{row['share']:5.2f}  {row['realised']:8.4f}  {row['expected']:6.3f}  {row['emulated']:8.3f}  {row['off']:+6.2%}"
+            f"  {row['simulated']:9.3f}  {row['simulated_off_emulated']:+.2%}"
+            + ("   the small pool is full" if row["small_pool_full"] else "")
+            + ("" if within else "   TOO FAR OFF")
+        )
+    return good
+
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 720, 420, 60, 50, 40
+
+
+def draw(found: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Share against throughput, emulated and simulated, with the curve of the algebra."""
+    high = 1.1 * max(row["emulated"] for row in rows)
+
+    def x(share: float) -> float:
+        return LEFT + share * (WIDTH - LEFT - 20)
+
+    def y(gain: float) -> float:
+        return HEIGHT - BOTTOM - gain / high * (HEIGHT - BOTTOM - TOP)
+
+    parts = []
+    for tick in range(0, 101, 25):
+        parts.append(f'<line x1="{x(tick / 100):.1f}" y1="{TOP}" x2="{x(tick / 100):.1f}" y2="{y(0):.1f}" class="grid"/>')
+        parts.append(f'<text x="{x(tick / 100):.1f}" y="{HEIGHT - 30}" text-anchor="middle">{tick} %</text>')
+    for tick in range(int(high) + 1):
+        parts.append(f'<line x1="{LEFT}" y1="{y(tick):.1f}" x2="{x(1):.1f}" y2="{y(tick):.1f}" class="grid"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick}x</text>')
+    curve = [(f / 200, 3 / 4 / (f / 200)) for f in range(20, 201)]
+    line = " ".join(f"{x(f):.1f},{y(g):.1f}" for f, g in curve if g <= high)
+    parts.append(f'<polyline points="{line}" class="curve"/>')
+    parts.append(f'<line x1="{LEFT}" y1="{y(1):.1f}" x2="{x(1):.1f}" y2="{y(1):.1f}" class="base"/>')
+    for row in rows:
+        here = x(row["realised"])
+        parts.append(f'<circle cx="{here:.1f}" cy="{y(row["emulated"]):.1f}" r="5" class="emulated"/>')
+        a, b = here, y(row["simulated"])
+        parts.append(f'<path d="M{a - 4:.1f},{b - 4:.1f}l8,8m0,-8l-8,8" class="simulated"/>')
+        parts.append(f'<text x="{here + 8:.1f}" y="{y(row["emulated"]) - 8:.1f}">{row["emulated"]:.2f}</text>')
+    legend = x(0.52)
+    parts.append(
+        f'<circle cx="{legend}" cy="60" r="5" class="emulated"/><text x="{legend + 12}" y="64">emulated, real sockets</text>'
+    )
+    parts.append(f'<path d="M{legend - 4},76l8,8m0,-8l-8,8" class="simulated"/><text x="{legend + 12}" y="84">simulated</text>')
+    parts.append(f'<line x1="{legend - 8}" y1="100" x2="{legend + 8}" y2="100" class="curve"/>')
+    parts.append(f'<text x="{legend + 12}" y="104">3/(4f): three of four big replicas, a share f</text>')
+    style = (
+        "text{font:12px sans-serif;fill:#333}.grid{stroke:#e5e5e5}.base{stroke:#999;stroke-dasharray:4}"
+        ".curve{stroke:#1d4ed8;fill:none;stroke-width:1.5}.emulated{fill:#c2410c}.simulated{stroke:#111;stroke-width:1.5}"
+    )
+    head = f"Answers a second against all-big on the same eight nodes ({found['date']})"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}"><style>{style}</style>'
+        f'<rect width="100%" height="100%" fill="white"/><text x="{LEFT}" y="22">{head}</text>{"".join(parts)}'
+        f'<text x="{x(0.5):.1f}" y="{HEIGHT - 10}" text-anchor="middle">share of requests on the big pool</text></svg>\n'
+    )
+
+
 def main() -> int:
-    """Run all arms."""
+    """Run all arms, show and draw them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shares", default="1,0.9,0.75,0.5,0.35,0.25,0.15")
-    parser.add_argument("--speedup", type=float, default=20.0)
+    parser.add_argument("--shares", default="1,0.9,0.75,0.5,0.35,0.25,0.15", help="of hard requests")
+    parser.add_argument("--speedup", type=float, default=20.0, help="emulated seconds in a real one")
     parser.add_argument("--seconds", type=float, default=600.0, help="emulated seconds of each arm")
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    parser.add_argument("--svg", type=Path, help="write the picture here")
+    parser.add_argument("--replot", action="store_true", help="run nothing: read the figures from --json")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as work:
-        base = run_emulated(0, given.speedup, given.seconds, Path(work))
-        print("all big", asdict(base))
-        for share in map(float, given.shares.split(",")):
-            point = run_emulated(share, given.speedup, given.seconds, Path(work))
-            gain = point.requests_s / base.requests_s
+    if given.replot:
+        found = json.loads(given.json.read_text())
+    else:
+        shares = [0.0, *map(float, given.shares.split(","))]
+        found = {"date": time.strftime("%Y-%m-%d"), "speedup": given.speedup, "seconds": given.seconds}
+        found["simulated"] = [asdict(run_simulated(share, given.seconds)) for share in shares]
+        found["emulated"] = []
+        for share in shares:
+            with tempfile.TemporaryDirectory() as work:
+                point = asdict(run_emulated(share, given.speedup, given.seconds, Path(work)))
+            found["emulated"].append(point)
             print(
-                f"{share} {point} gain {gain:.3f} expected {3 / 4 / point.realised:.3f} off {gain * point.realised * 4 / 3 - 1:+.2%}"
+                f"share {share:g}: {point['requests_s']:.3f} answers/s, gateway {point['gateway_cpu']:.0%} of a core",
+                flush=True,
             )
-    return 0
+    rows = summarise(found)
+    good = show(rows)
+    if given.json and not given.replot:
+        given.json.write_text(json.dumps({**found, "rows": rows}, indent=1) + "\n")
+    if given.svg:
+        given.svg.write_text(draw(found, rows))
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

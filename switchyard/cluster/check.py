@@ -11,8 +11,10 @@ from switchyard.cluster.checks.finding import Finding
 from switchyard.cluster.checks.memory import Verdict, check_memory, memory_verdicts
 from switchyard.cluster.checks.network import check_fabric, check_gateway, check_nodes, check_ports
 from switchyard.cluster.checks.placement import check_images, check_placements
+from switchyard.cluster.checks.policy import check_policy
 from switchyard.cluster.place import Layout, lay_out
 from switchyard.cluster.spec import Cluster
+from switchyard.config.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +31,17 @@ class Report:
         return tuple(f for f in self.findings if f.severity == "error")
 
 
-def check(cluster: Cluster, now: datetime) -> Report:
+def check(cluster: Cluster, now: datetime, policy: Policy | None = None) -> Report:
     """Look at everything.
 
     Args:
         cluster: as the file says.
         now: with a time zone; leases are compared with it.
+        policy: the gateway's, where the file names one.
     """
     layout = lay_out(cluster)
-    findings = tuple(dict.fromkeys(_findings(cluster, layout, now)))
-    return Report(findings, tuple(memory_verdicts(cluster, layout)), layout)
+    found = [*_findings(cluster, layout, now), *(check_policy(cluster, layout, policy) if policy is not None else ())]
+    return Report(tuple(dict.fromkeys(found)), tuple(memory_verdicts(cluster, layout)), layout)
 
 
 def _findings(cluster: Cluster, layout: Layout, now: datetime) -> Iterator[Finding]:

@@ -132,12 +132,20 @@ class Node(Hardware):
     """Address by which the gateway and people reach it."""
     fabric: Address | None = None
     """Address on the fabric."""
+    gpu_ids: Listed[Annotated[int, Field(ge=0, le=255)]] = ()
+    """Its GPUs as nvidia-smi counts them; left out: all from 0. Nodes with the same `mgmt` are one machine whose GPUs
+    differ: each says which are its own."""
     state: NodeState = "active"
     """active; cordoned: nothing is placed on it; lent: somebody else has it until the lease ends."""
     owner: Annotated[str, _pattern(_VALUE, "one line of text")] | None = None
     """Who has a lent node."""
     until: Moment | None = None
     """End of the lease, quoted, like '2026-12-01T18:00:00+01:00'."""
+
+    @property
+    def gpu_numbers(self) -> tuple[int, ...]:
+        """Its GPUs as the machine counts them."""
+        return self.gpu_ids or tuple(range(self.gpus))
 
     @model_validator(mode="after")
     def _lease(self) -> Node:
@@ -315,7 +323,12 @@ class Cluster(Block):
         if defaults is None:  # wrong itself, and reported
             return nodes
         missing = [defaults.model_dump(include=defaults.model_fields_set - n.model_fields_set) for n in nodes]
-        return tuple(n.model_copy(update=update) for n, update in zip(nodes, missing, strict=True))
+        filled = tuple(n.model_copy(update=update) for n, update in zip(nodes, missing, strict=True))
+        for node in filled:
+            if node.gpu_ids and len(node.gpu_ids) != node.gpus:
+                numbers = {"n": node.name, "gpus": node.gpus, "ids": len(node.gpu_ids)}
+                raise PydanticCustomError("gpus", "{n} has {gpus} GPUs, and gpu_ids names {ids}", numbers)
+        return filled
 
     def node(self, name: str) -> Node:
         """The node of this name.
@@ -341,8 +354,13 @@ def find_dangling(document: dict[str, Any]) -> Iterator[Finding]:
         seen: dict[str, int] = {}
         for i, entry in enumerate(entries):
             value = entry.get(key)
-            if isinstance(value, str) and seen.setdefault(value, i) != i:
+            if not isinstance(value, str) or seen.setdefault(value, i) == i:
+                continue
+            if key == "name" or set(_list(entry.get("gpu_ids"))) & set(_list(entries[seen[value]].get("gpu_ids"))):
                 yield ("nodes", i, key), f"nodes[{seen[value]}] has {value} already", "each node has its own"
+            elif not _list(entry.get("gpu_ids")) or not _list(entries[seen[value]].get("gpu_ids")):
+                hint = "each node has its own; of one machine with several kinds of GPUs, each node says its gpu_ids"
+                yield ("nodes", i, key), f"nodes[{seen[value]}] has {value} already", hint
     for pool, block in _dict(document.get("pools")).items():
         for i, group in enumerate(_list(_dict(block).get("placement"))):
             for j, name in enumerate(_list(group)):

@@ -65,7 +65,7 @@ class _Blocks(Sequence[Hashable]):
         return (self.session, self.begin + index)
 
     def __iter__(self) -> Iterator[Hashable]:
-        return zip(itertools.repeat(self.session), range(self.begin, self.finish))  # noqa: B905 (one of them has no end)
+        return zip(itertools.repeat(self.session), range(self.begin, self.finish))
 
 
 def from_log(records: Iterable[Recorded], times: float = 1.0) -> list[Ask]:
@@ -140,10 +140,7 @@ class Conversations:
         """One conversation: its turns in their order."""
         self._count += 1
         n, share = self._count, self.mix.hard_share
-        if share is None:
-            p = self._random.random()
-        else:
-            p = 0.0 if round(n * share) > round((n - 1) * share) else 1.0
+        p = self._random.random() if share is None else 0.0 if is_nth(n, share) else 1.0
         decision = RecordedDecision(pool="-", kind="score", p=p, classifier=self._by)
         asks, prompt = [], 0
         for turn in range(1, self.mix.turns + 1):
@@ -158,6 +155,11 @@ class Conversations:
             asks.append(Ask(record, prompt, answer))
             prompt += answer
         return asks
+
+
+def is_nth(n: int, share: float) -> bool:
+    """Exact quotas: of the first n, round(n share) are."""
+    return round(n * share) > round((n - 1) * share)
 
 
 def answer_length(n: int, mean: int) -> int:

@@ -6,6 +6,7 @@ What is not simulated: HTTP, the time that deciding takes, the policy's time-out
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, cast
@@ -13,7 +14,7 @@ from typing import Any, cast
 import httpx
 
 from switchyard.cluster.engine import Engine, Job
-from switchyard.cluster.traffic import Ask, Conversations
+from switchyard.cluster.traffic import Ask, Conversations, is_nth
 from switchyard.config.policy import Policy
 from switchyard.deciding import Decider, Target
 from switchyard.emulate.engine import LivingEngine
@@ -44,6 +45,8 @@ from switchyard.upstream.retry import RetryBudget
 WATCHED_S = 120.0
 """So long after a fault is over, the replica's probes go on; without a fault nothing is probed."""
 
+log = logging.getLogger("switchyard.simulate")
+
 
 class Simulation:
     """One run. Made and used inside a `VirtualLoop`.
@@ -55,7 +58,9 @@ class Simulation:
         seed: of chance in balancing.
     """
 
-    def __init__(self, policy: Policy, engines: Mapping[str, tuple[Card, Engine]], escalate: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self, policy: Policy, engines: Mapping[str, tuple[Card, Engine]], escalate: float = 0.0, seed: int = 0
+    ) -> None:
         self._policy = policy
         self._loop = asyncio.get_running_loop()
         self._engines = {
@@ -154,7 +159,9 @@ class Simulation:
     async def _until(self, seconds: float) -> Results:
         await asyncio.sleep(seconds)
         self._check()
-        running = sum(vllm.living.engine.running for vllm in self._engines.values()) + sum(p.queued for p in self._pools.values())
+        running = sum(vllm.living.engine.running for vllm in self._engines.values()) + sum(
+            p.queued for p in self._pools.values()
+        )
         results = self._results(seconds, running)
         for task in tuple(self._tasks):
             task.cancel()
@@ -187,7 +194,7 @@ class Simulation:
         """What `pipeline.py` does, as far as it takes time or a place."""
         outcome = Outcome(self._loop.time(), ask.answer_tokens, guessed=ask.guessed)
         try:
-            decision, target = await self._decide(ask.record, outcome)
+            decision = await self._decide(ask.record, outcome)
             outgoing, number = self._prepare(ask)
             try:
                 await self._send(outgoing, decision, number, ask, outcome)
@@ -198,18 +205,18 @@ class Simulation:
         outcome.ended_s = self._loop.time()
         self.outcomes.append(outcome)
 
-    async def _decide(self, record: Recorded, outcome: Outcome) -> tuple[Decision, Target]:
+    async def _decide(self, record: Recorded, outcome: Outcome) -> Decision:
         target = self._decider.find_target(record.model)
         if target is None:
             raise UnknownModel(f"there is no model {record.model[:100]!r}")
         session = Session(record.session or record.id, record.session_source if record.session else "fingerprint")
         self._current = record
         try:
-            return await self._decider.decide(target, cast(Signals, RecordedSignals(record)), session), target
+            return await self._decider.decide(target, cast(Signals, RecordedSignals(record)), session)
         except NotRecorded:
             outcome.unknown = True
             pool = record.decision.pool if record.decision.pool in target.pools else target.pools[-1]
-            return Decision(target.route_name, pool, (), "otherwise", ("the log can't tell",)), target
+            return Decision(target.route_name, pool, (), "otherwise", ("the log can't tell",))
 
     def _prepare(self, ask: Ask) -> tuple[Outgoing, int]:
         self._number += 1
@@ -249,8 +256,7 @@ class Simulation:
     def _escalates(self) -> bool:
         """In exact quotas, like the mix."""
         self._could_escalate += 1
-        n = self._could_escalate
-        return round(n * self._escalate) > round((n - 1) * self._escalate)
+        return is_nth(self._could_escalate, self._escalate)
 
     # ---- faults ----
 
@@ -267,6 +273,7 @@ class Simulation:
             self._loop.call_at(at_s, self._suffer, by_name[name], fault)
 
     def _suffer(self, vllm: EmulatedVllm, fault: Fault) -> None:
+        log.warning("%s: %s", vllm.card.name, fault.kind)
         vllm.living.suffer(fault)
         for pool, replica in self._all_replicas():
             if self._engines[replica.url] is vllm and replica not in self._watches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from switchyard.emulate.vllm import Card
 from switchyard.simulate.clock import VirtualLoop
 from switchyard.simulate.outcome import Results
 from switchyard.simulate.run import Simulation
+
+MOST_NOTES = 100
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,29 @@ def run(
         return await play(simulation)
 
     loop = VirtualLoop()
+    heard = _Heard(loop)
+    gateway = logging.getLogger("switchyard")
+    level = gateway.level
+    gateway.addHandler(heard)
+    gateway.setLevel(logging.INFO)
     try:
-        return loop.run_until_complete(act())
+        results = loop.run_until_complete(act())
     finally:
+        gateway.removeHandler(heard)
+        gateway.setLevel(level)
         loop.close()
+    results.notes += heard.notes
+    return results
+
+
+class _Heard(logging.Handler):
+    """Keeps what the gateway says in its log, with the virtual time."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__(logging.INFO)
+        self._loop = loop
+        self.notes: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.notes) < MOST_NOTES:
+            self.notes.append(f"{self._loop.time():,.1f} s: {record.getMessage()}")

@@ -45,7 +45,7 @@ class MemoryResponse:
         self.head_s = 0.0
 
     async def head(self) -> None:
-        """vLLM sends the head of a stream at once."""
+        """See `Response`: the head of a stream comes at once."""
         self.head_s = self._loop.time()
 
     async def finished(self) -> None:

@@ -14,6 +14,10 @@ import importlib
 
 COMMANDS = {
     "check": "say everything that is wrong with a cluster file, with the memory arithmetic",
+    "render": "write what starts it: pools, Compose, systemd, Kubernetes, sparkrun",
+    "simulate": "predict what a cluster does with traffic, by the gateway's own code on virtual time",
+    "lend": "lend nodes: drain what runs there, note the lease, say what to stop and how to start a training run",
+    "return": "take lent nodes back: note it, say what to start, let the gateway use them again",
     "emulate": "start one fake engine for each replica, as fast as real ones would be, for a gateway in front",
 }
 MODULES = {"return": "return_"}

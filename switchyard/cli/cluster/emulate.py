@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from switchyard.cli.cluster.files import add_file, read_cluster
+from switchyard.cli.cluster.files import add_file, read_cluster, read_gateway_policy
 from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, WRONG_USE, CommandFailed
 
 if TYPE_CHECKING:
@@ -65,19 +65,16 @@ def run(given: argparse.Namespace) -> int:
     except ValueError as error:
         raise CommandFailed(str(error), WRONG_USE) from None
     cluster = read_cluster(given.cluster).value
-    policy = _read_policy(given, cluster)
+    policy = read_policy_for(given, cluster)
     asyncio.run(_emulate(given, cluster, policy, faults))
     return GOOD
 
 
-def _read_policy(given: argparse.Namespace, cluster: Cluster) -> Policy | None:
+def read_policy_for(given: argparse.Namespace, cluster: Cluster) -> Policy | None:
+    """The policy of --policy, else the one that the cluster file names, else none."""
     from switchyard.cli.files import read_policy
 
-    if given.policy is not None:
-        return read_policy(given.policy)
-    if cluster.gateway.policy is not None:
-        return read_policy(str(Path(given.cluster).parent / cluster.gateway.policy))
-    return None
+    return read_policy(given.policy) if given.policy is not None else read_gateway_policy(given.cluster, cluster)[1]
 
 
 async def _emulate(given: argparse.Namespace, cluster: Cluster, policy: Policy | None, faults: list[Any]) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from switchyard.cli.main import COULD_NOT_RUN, NOT_GOOD, CommandFailed
 from switchyard.cluster.spec import Cluster, ClusterError, parse_cluster
-from switchyard.config.load import Loaded
+from switchyard.config.load import Loaded, PolicyError, parse_policy
+from switchyard.config.policy import Policy
 
 
 def add_file(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +42,23 @@ def read_file(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise CommandFailed(f"can't read {path}: {error.strerror}", COULD_NOT_RUN) from None
+
+
+def read_gateway_policy(path: str, cluster: Cluster) -> tuple[str, Policy] | tuple[None, None]:
+    """Text and model of the policy that `gateway.policy` names, from the directory of the cluster file.
+
+    Raises:
+        CommandFailed: it can't be read, or is not good.
+    """
+    if cluster.gateway.policy is None:
+        return None, None
+    policy_path = str(Path(path).parent / cluster.gateway.policy)
+    raw = read_file(policy_path)
+    try:
+        return raw.decode("utf-8-sig"), parse_policy(raw, policy_path)
+    except PolicyError as error:
+        print(error, file=sys.stderr)
+        raise CommandFailed(f"the policy that {path} names has problems", NOT_GOOD) from None
 
 
 def now() -> datetime:

@@ -1,10 +1,10 @@
 """Predict what a cluster does with traffic: the gateway's own deciding, queueing and balancing, on virtual time.
 
-  switchyard cluster simulate deploy/cluster.yaml --mix 0.25                      a quarter needs the big pool; all places full
-  switchyard cluster simulate deploy/cluster.yaml --mix 0.25 --escalate 0.1       what if 10 % of the small pool's answers escalate
-  switchyard cluster simulate deploy/cluster.yaml --mix 0.25 --rate 2 --down s3@600+900     what if s3 dies for a quarter of an hour
-  switchyard cluster simulate deploy/cluster.yaml --mix 0.25 --rate 2 --lend s7           what if that node is lent
-  switchyard cluster simulate deploy/cluster.yaml --traffic decisions.jsonl --times 2       a recorded day, twice as dense
+  switchyard cluster simulate deploy/cluster.yaml --mix 0.25          a quarter needs the big pool; all places full
+  switchyard cluster simulate deploy/cluster.yaml --mix 0.25 --escalate 0.1    what if 10 % of the small answers escalate
+  switchyard cluster simulate deploy/cluster.yaml --mix 0.25 --rate 2 --down s3@600+900    what if s3 dies for 15 minutes
+  switchyard cluster simulate deploy/cluster.yaml --mix 0.25 --rate 2 --lend s7            what if that node is lent
+  switchyard cluster simulate deploy/cluster.yaml --traffic decisions.jsonl --times 2      a recorded day, twice as dense
 
 Traffic is a decision log of `switchyard serve`, with its arrival times, or made up: --mix SHARE (of conversations that are
 hard, in exact quotas) or --mix policy (scores spread evenly, the policy decides). Without --rate there are always as many
@@ -23,7 +23,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from switchyard.cli.cluster.files import add_file, read_cluster, read_gateway_policy
+from switchyard.cli.cluster.emulate import read_policy_for
+from switchyard.cli.cluster.files import add_file, read_cluster
 from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, WRONG_USE, CommandFailed
 
 if TYPE_CHECKING:
@@ -43,16 +44,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     traffic.add_argument("--traffic", metavar="LOG", help="decision log to play, - for standard input")
     traffic.add_argument("--mix", metavar="SHARE", help="made-up traffic: share of hard conversations (0..1), or policy")
     parser.add_argument("--times", type=float, default=1.0, metavar="N", help="with --traffic: so many times as dense")
-    parser.add_argument("--rate", type=float, metavar="R", help="with --mix: requests a second, in the mean; else all places full")
+    parser.add_argument(
+        "--rate", type=float, metavar="R", help="with --mix: requests a second, in the mean; else all places full"
+    )
     parser.add_argument("--minutes", type=float, default=60.0, metavar="N", help="with --mix: how long (default: 60)")
-    parser.add_argument("--prompt-tokens", type=int, default=2000, metavar="N", help="with --mix: new ones in a turn (default: 2000)")
-    parser.add_argument("--answer-tokens", type=int, default=200, metavar="N", help="with --mix: mean of an answer (default: 200)")
+    parser.add_argument(
+        "--prompt-tokens", type=int, default=2000, metavar="N", help="with --mix: new ones in a turn (default: 2000)"
+    )
+    parser.add_argument(
+        "--answer-tokens", type=int, default=200, metavar="N", help="with --mix: mean of an answer (default: 200)"
+    )
     parser.add_argument("--turns", type=int, default=1, metavar="N", help="with --mix: turns of a conversation (default: 1)")
     parser.add_argument("--model", default="auto", metavar="NAME", help="with --mix: the route that is asked (default: auto)")
-    parser.add_argument("--escalate", type=float, default=0.0, metavar="SHARE", help="of a smaller pool's answers, taken over by a larger")
-    parser.add_argument("--lend", action="append", default=[], metavar="NODE", help="without this node; may be given more than once")
-    parser.add_argument("--down", action="append", default=[], metavar="NODE", help="NODE[@WHEN_S][+HOW_LONG_S]: what runs on it is gone")
-    parser.add_argument("--fault", action="append", default=[], metavar="FAULT", help="of a replica, as `cluster emulate` takes it")
+    parser.add_argument(
+        "--escalate", type=float, default=0.0, metavar="SHARE", help="of a smaller pool's answers, taken over by a larger"
+    )
+    parser.add_argument(
+        "--lend", action="append", default=[], metavar="NODE", help="without this node; may be given more than once"
+    )
+    parser.add_argument(
+        "--down", action="append", default=[], metavar="NODE", help="NODE[@WHEN_S][+HOW_LONG_S]: what runs on it is gone"
+    )
+    parser.add_argument(
+        "--fault", action="append", default=[], metavar="FAULT", help="of a replica, as `cluster emulate` takes it"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of all chance (default: 0)")
     parser.add_argument("--json", action="store_true", help="everything as JSON")
 
@@ -69,7 +84,7 @@ def run(given: argparse.Namespace) -> int:
     known = [node.name for node in cluster.nodes]
     lent = [_known_node(name, known) for name in given.lend]
     try:
-        stage = set_stage(cluster, read_gateway_policy(given.policy, given.cluster, cluster), lent)
+        stage = set_stage(cluster, read_policy_for(given, cluster), lent)
         results, warm_up_s = simulate(given, stage, known)
     except (Undetermined, ValueError, PolicyError) as error:
         raise CommandFailed(f"{given.cluster}: {error}", NOT_GOOD) from None
@@ -192,9 +207,13 @@ def describe(found: dict[str, Any]) -> Iterator[str]:
         used = ", ".join(f"{name} {share:.0%}" for name, share in pool["utilisation"].items())
         cached = "nothing was asked" if pool["cached_share"] is None else f"{pool['cached_share']:.0%} of prompt tokens cached"
         yield (
-            f"{pool['pool']}: works {used} of the time; {pool['running']['mean']:.1f} of {pool['running']['places']} places taken; "
+            f"{pool['pool']}: works {used} of the time; {pool['running']['mean']:.1f} of {pool['running']['places']} places, "
             f"queue {pool['queued']['mean']:.1f} in the mean, {pool['queued']['longest']} at most; {cached}"
         )
+    if found["notes"]:
+        yield ""
+        yield from found["notes"]
+        yield ""
     for note in dict.fromkeys(found["speeds"].values()):
         names = ", ".join(name for name, other in found["speeds"].items() if other == note)
         yield f"speed of {names}: {note}"
