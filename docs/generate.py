@@ -469,15 +469,21 @@ def below(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentPars
 
 
 def usage(name: str, actions: Sequence[argparse.Action]) -> str:
-    """One line, whatever the terminal's width and Python's version."""
+    """The same whatever the terminal's width and Python's version; a long one goes on in indented lines."""
     words = [f"switchyard {name}"]
     for action in actions:
         if action.option_strings:
-            words.append(f"[{action.option_strings[-1]}{value_words(action)}]")
+            flag = f"{action.option_strings[-1]}{value_words(action)}"
+            words.append(flag if action.required else f"[{flag}]")
         else:
             word = f"{action.metavar}{' ...' if action.nargs == '+' else ''}"
             words.append(f"[{word}]" if action.nargs == "?" else word)
-    return " ".join(words)
+    lines = [""]
+    for word in words:
+        if len(lines[-1]) + len(word) + 1 > WIDTH:
+            lines.append("   ")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return "\n".join(lines)
 
 
 def flag_words(action: argparse.Action) -> str:

@@ -237,8 +237,7 @@ def _openai_usage(usage: Usage) -> Json:
 
 
 def _anthropic_usage(usage: Usage) -> Json:
-    prompt, answer, cached = usage
-    return {"input_tokens": prompt - cached, "output_tokens": answer, "cache_read_input_tokens": cached}
+    return {"input_tokens": usage[0], "output_tokens": usage[1]}  # vLLM 0.32 tells nothing of its cache here
 
 
 def _event(content: Json) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
@@ -106,13 +105,9 @@ class EmulatedCluster:
             engine = self.engine(name)
             self._planned.append(loop.call_later(at_s / self.speedup, engine.living.suffer, fault))
 
-    def replicas(self) -> dict[str, list[dict[str, Any]]]:
-        """Blocks of the replicas for a policy, by pool."""
-        found: dict[str, list[dict[str, Any]]] = {}
-        for engine in self.engines:
-            block = {"url": engine.url, "name": engine.card.name, "nodes": list(engine.card.nodes)}
-            found.setdefault(engine.card.pool, []).append(block)
-        return found
+    def url_of(self, replica: Replica) -> str:
+        """Where the engine of a replica answers."""
+        return self.engine(replica.name).url
 
     def engine(self, name: str) -> EmulatedVllm:
         """The engine of a replica.

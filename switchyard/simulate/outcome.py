@@ -110,7 +110,7 @@ def _pool(name: str, results: Results, outcomes: Sequence[Outcome], answered: in
         **_times(outcomes),
         "queued": {"mean": _rate(sum(waited), span_s), "longest": longest_queue(outcomes)},
         "running": {"mean": _rate(sum(inside), span_s), "places": results.places[name]},
-        "utilisation": {u.replica: round(u.busy_s / results.span_s, 4) for u in use},
+        "utilisation": {u.replica: _rate(u.busy_s, results.span_s) for u in use},
         "cached_share": round(sum(u.hit_tokens for u in use) / asked, 4) if asked else None,
     }
 

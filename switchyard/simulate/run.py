@@ -162,11 +162,14 @@ class Simulation:
         running = sum(vllm.living.engine.running for vllm in self._engines.values()) + sum(
             p.queued for p in self._pools.values()
         )
-        results = self._results(seconds, running)
-        for task in tuple(self._tasks):
+        return self._results(seconds, running)
+
+    async def close(self) -> None:
+        """End what still runs."""
+        tasks = [*self._tasks, *self._watches.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        return results
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _rest(self) -> None:
         while self._tasks:
@@ -282,11 +285,14 @@ class Simulation:
     async def _watch(self, pool: Pool, replica: Replica, vllm: EmulatedVllm) -> None:
         async with httpx.AsyncClient(transport=MemoryTransport(self._engines)) as client:
             probes = self._loop.create_task(Prober({}, self._random, client).watch(pool, replica))
-            well_s = 0.0
-            while well_s < WATCHED_S:
-                await asyncio.sleep(1)
-                well_s = well_s + 1 if vllm.living.fault is None and replica.healthy else 0.0
-            probes.cancel()
+            try:
+                well_s = 0.0
+                while well_s < WATCHED_S:
+                    await asyncio.sleep(1)
+                    well_s = well_s + 1 if vllm.living.fault is None and replica.healthy else 0.0
+            finally:
+                probes.cancel()
+                await asyncio.gather(probes, return_exceptions=True)
         del self._watches[replica]
 
     # ---- results ----

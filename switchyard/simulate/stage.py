@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from switchyard.cluster.engine import Engine
 from switchyard.cluster.place import Replica, lay_out
@@ -57,14 +56,11 @@ def set_stage(cluster: Cluster, policy: Policy | None, without: Collection[str] 
         ValueError: policy and cluster don't fit together, or a pool has no replica left.
         PolicyError: the policy isn't good with these replicas.
     """
-    running = tuple(r for r in lay_out(cluster).replicas if r.running and not set(r.nodes) & set(without))
-    blocks: dict[str, list[dict[str, Any]]] = {}
-    engines = {}
-    for port, replica in enumerate(running, 10_000):
-        url = f"http://127.0.0.1:{port}"  # a name only: nobody listens
-        blocks.setdefault(replica.pool, []).append({"url": url, "name": replica.name, "nodes": list(replica.nodes)})
-        engines[url] = engine_of(cluster, replica, BLOCK_TOKENS)
-    document = policy_for(cluster, blocks, policy)
+    whole = lay_out(cluster)
+    running = tuple(r for r in whole.replicas if r.running and not set(r.nodes) & set(without))
+    urls = {r.name: f"http://127.0.0.1:{port}" for port, r in enumerate(running, 10_000)}  # names only: nobody listens
+    engines = {urls[r.name]: engine_of(cluster, r, BLOCK_TOKENS) for r in running}
+    document = policy_for(cluster, replace(whole, replicas=running), policy, lambda r: urls[r.name])
     return Stage(parse_policy(json.dumps(document).encode(), "policy", {}), engines, running)
 
 
@@ -84,7 +80,10 @@ def run(
     async def act() -> Results:
         simulation = Simulation(stage.policy, stage.engines, escalate, seed)
         simulation.plan_faults(faults)
-        return await play(simulation)
+        try:
+            return await play(simulation)
+        finally:
+            await simulation.close()
 
     loop = VirtualLoop()
     heard = _Heard(loop)

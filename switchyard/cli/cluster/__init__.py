@@ -14,6 +14,7 @@ import importlib
 
 COMMANDS = {
     "check": "say everything that is wrong with a cluster file, with the memory arithmetic",
+    "plan": "where everything runs, how fast it will be, what routing gains for a mix, and which split is best",
     "render": "write what starts it: pools, Compose, systemd, Kubernetes, sparkrun",
     "simulate": "predict what a cluster does with traffic, by the gateway's own code on virtual time",
     "lend": "lend nodes: drain what runs there, note the lease, say what to stop and how to start a training run",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from switchyard.cli.cluster.files import add_file, now, read_file, read_gateway_policy
+from switchyard.cli.cluster.files import add_file, now, read_file, read_named_policy
 from switchyard.cli.main import GOOD, NOT_GOOD
 from switchyard.cluster.check import Report, check
 from switchyard.cluster.spec import Cluster, ClusterError, parse_cluster
@@ -35,7 +35,7 @@ def run(given: argparse.Namespace) -> int:
     except ClusterError as error:
         _show(given, error.problems, [], None)
         return NOT_GOOD
-    _, policy = read_gateway_policy(path, loaded.value)
+    _, policy = read_named_policy(path, loaded.value)
     report = check(loaded.value, now(), policy)
     problems = _placed(loaded, report, "error")
     _show(given, problems, _placed(loaded, report, "warning"), report)

@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from switchyard.cli.cluster.files import add_file, read_cluster, read_gateway_policy
+from switchyard.cli.cluster.files import add_file, read_cluster, read_named_policy
 from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, WRONG_USE, CommandFailed
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def read_policy_for(given: argparse.Namespace, cluster: Cluster) -> Policy | Non
     """The policy of --policy, else the one that the cluster file names, else none."""
     from switchyard.cli.files import read_policy
 
-    return read_policy(given.policy) if given.policy is not None else read_gateway_policy(given.cluster, cluster)[1]
+    return read_policy(given.policy) if given.policy is not None else read_named_policy(given.cluster, cluster)[1]
 
 
 async def _emulate(given: argparse.Namespace, cluster: Cluster, policy: Policy | None, faults: list[Any]) -> None:
@@ -94,7 +94,7 @@ async def _emulate(given: argparse.Namespace, cluster: Cluster, policy: Policy |
         except OSError as error:
             raise CommandFailed(f"can't listen: {error.strerror} (--port 0 takes free ports)", COULD_NOT_RUN) from None
         try:
-            document = policy_for(cluster, emulated.replicas(), policy)
+            document = policy_for(cluster, emulated.layout, policy, emulated.url_of)
             emulated.plan_faults(faults)
         except ValueError as error:
             raise CommandFailed(str(error), WRONG_USE) from None
@@ -121,17 +121,13 @@ def _write(path: str, document: dict[str, Any]) -> None:
 
 
 def policy_text(document: dict[str, Any]) -> str:
-    """A policy as YAML: its blocks on lines of their own, what is inside a pool or route as JSON, which YAML contains."""
-    lines = ["# Written by `switchyard cluster emulate`: a policy for emulated engines. It is overwritten."]
-    for key, value in document.items():
-        if isinstance(value, dict) and key in {"pools", "routes"}:
-            lines.append(f"{key}:")
-            for name, block in value.items():
-                lines.append(f"  {json.dumps(name)}:")
-                lines += [f"    {k}: {json.dumps(v)}" for k, v in block.items()]
-        else:
-            lines.append(f"{key}: {json.dumps(value)}")
-    return "\n".join(lines) + "\n"
+    """A policy as YAML."""
+    from switchyard.cluster.render.policy import pools_text
+    from switchyard.cluster.render.yaml_text import to_yaml
+
+    note = "# Written by `switchyard cluster emulate` for emulated engines, and overwritten by it.\n"
+    rest = {key: value for key, value in document.items() if key != "pools"}
+    return note + to_yaml(rest) + pools_text(document["pools"]).partition("\n")[2]
 
 
 def _show(given: argparse.Namespace, emulated: EmulatedCluster, document: dict[str, Any]) -> None:

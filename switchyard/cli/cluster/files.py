@@ -44,7 +44,7 @@ def read_file(path: str) -> bytes:
         raise CommandFailed(f"can't read {path}: {error.strerror}", COULD_NOT_RUN) from None
 
 
-def read_gateway_policy(path: str, cluster: Cluster) -> tuple[str, Policy] | tuple[None, None]:
+def read_named_policy(path: str, cluster: Cluster) -> tuple[str, Policy] | tuple[None, None]:
     """Text and model of the policy that `gateway.policy` names, from the directory of the cluster file.
 
     Raises:

@@ -16,7 +16,7 @@ import sys
 from importlib.resources import files as resource_files
 from pathlib import Path
 
-from switchyard.cli.cluster.files import add_file, now, read_cluster, read_gateway_policy
+from switchyard.cli.cluster.files import add_file, now, read_cluster, read_named_policy
 from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, CommandFailed
 from switchyard.cluster.check import check
 from switchyard.cluster.render.bundle import MAKERS, render
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Render a file."""
     loaded = read_cluster(given.cluster)
-    text, policy = read_gateway_policy(given.cluster, loaded.value)
+    text, policy = read_named_policy(given.cluster, loaded.value)
     report = check(loaded.value, now(), policy)
     if report.errors:
         for finding in report.errors:
