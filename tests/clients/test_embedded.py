@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from integration.client import Client, ask, error_of, eventually
 from integration.gateway import Gateway, policy, pool
 from openai import OpenAI
 
+from switchyard.cli.main import main
 from switchyard.demo.engine import EmbeddedEngine
 from switchyard.demo.model import fetch_model
 
@@ -173,3 +175,28 @@ def test_leaving_frees_the_slot(gateway: Gateway, real_engine: EmbeddedEngine) -
 
     eventually(lambda: busy() == 0, 10)
     assert client.post(*ask("chat", max_tokens=2)).status == 200
+
+
+def test_bench_measures_it_through_the_gateway_and_direct(
+    gateway: Gateway, real_engine: EmbeddedEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both ways are the same engine, so figures are alike; how alike depends on what else this machine does."""
+    arguments = [
+        "bench",
+        f"http://127.0.0.1:{gateway.port}",
+        "--model",
+        "small",
+        "--direct",
+        real_engine.url,
+        "--concurrency",
+        "1",
+    ]
+    assert main([*arguments, "--prompt-tokens", "200", "--answer-tokens", "16", "--runs", "2", "--json"]) == 0
+    through, direct = (m["rows"][0] for m in json.loads(capsys.readouterr().out)["measured"])
+    for row in (through, direct):
+        assert row["prompt_tokens"] == pytest.approx(200, rel=0.2)
+        assert row["answer_tokens"] == 16
+        assert row["failed"] == 0
+    for name in ("prefill_tokens_s", "decode_tokens_s"):
+        ratio = through[name]["total"]["mean"] / direct[name]["total"]["mean"]
+        assert 1 / 5 < ratio < 5
