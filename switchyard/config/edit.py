@@ -1,109 +1,143 @@
-"""Changing a few keys of a YAML file and nothing else: comments, order and style of all other lines stay. Pure.
+"""Changing single values in a policy's text: every other byte of the file stays, comments and layout included.
 
-A library that writes YAML round trip would be one more dependency, and reformats lines that nobody touched. What is made
-here is read again and compared with what was meant, so a file in an odd style is refused, never spoilt.
+The places come from YAML's node tree, as in `load.py`, and the new text is put in between. Writing the whole tree anew, as
+round-trip libraries do, would keep the comments but break lines and spaces elsewhere.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
-from switchyard.config.references import Path
+KeyPath = tuple[str | int, ...]
+Plain = str | int | float | bool | Sequence[float]
+Value = Plain | Mapping[str, "Value"]
 
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-
-
-class NotEditable(Exception):
-    """The file's style is beyond this module; the message says what to do by hand."""
-
-
-class _OddStyle(Exception):
-    pass
+_BARE = re.compile(r"[A-Za-z][A-Za-z0-9 ._/()+-]*[A-Za-z0-9)]")
+_SPECIAL = re.compile(r"(?i)y|n|yes|no|on|off|true|false|null")
 
 
-def set_keys(source: str, path: Path, values: Mapping[str, str | None]) -> str:
-    """Set text keys of one mapping; None takes a key out.
+class CannotEdit(Exception):
+    """The file is written in a way that a single place can't be changed; the message says where and why."""
+
+
+def set_value(text: str, path: KeyPath, value: Value) -> str:
+    """The text with this value at this place: replaced where the last key is there, else added to its block.
 
     Args:
-        source: text of the file.
-        path: of the mapping; numbers are places in lists.
-        values: by key.
+        text: a valid policy file.
+        path: keys and numbers of list entries; all but the last must exist.
+        value: a scalar, a list of numbers, or a mapping of such.
 
     Raises:
-        NotEditable: it can't be done without touching more than these keys.
+        CannotEdit: the place is behind an alias or a variable, or not there.
     """
-    wanted = yaml.safe_load(source)
-    place: Any = wanted
-    for step in path:
-        place = place[step]
-    for key, value in values.items():
-        if value is None:
-            place.pop(key, None)
-        else:
-            place[key] = value
-    text, done = source, None
-    try:
-        for key, value in sorted(values.items(), key=lambda v: v[1] is None):  # one at a time: each moves what comes after it
-            text = _set(text, path, key, value)
-        done = yaml.safe_load(text)
-    except (yaml.YAMLError, _OddStyle):
-        pass
-    if done != wanted:
-        written = ", ".join(f"{k}: {_written(v)}" for k, v in values.items() if v is not None)
-        where = ".".join(map(str, path))
-        raise NotEditable(
-            f"{where} is written in a way that can't be changed safely; write it by hand: {written or 'no state'}"
-        )
-    return text
+    parent, key = _find(text, path[:-1]), path[-1]
+    if not isinstance(parent, yaml.MappingNode):
+        raise CannotEdit(f"{_dotted(path[:-1])} is no block of keys")
+    there = next((v for k, v in parent.value if k.value == key), None)
+    edited = _replace(text, parent, there, path, value) if there is not None else _add(text, parent, str(key), value)
+    _compare(text, edited, path, value)
+    return edited
 
 
-def _set(text: str, path: Path, key: str, value: str | None) -> str:
+def _find(text: str, path: KeyPath) -> Any:
     node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     for step in path:
-        node = node.value[step] if isinstance(step, int) else next(v for k, v in node.value if k.value == step)
-    if not isinstance(node, yaml.MappingNode) or not node.value:
-        raise _OddStyle
-    entries = node.value
-    found = next((i for i, (k, _) in enumerate(entries) if k.value == key), None)
-    if found is not None and value is not None:
-        old = entries[found][1]
-        return text[: old.start_mark.index] + _written(value) + text[old.end_mark.index :]
-    if value is None:
-        return text if found is None else _without(text, node, found)
-    last = entries[-1][1].end_mark.index
-    if node.flow_style:
-        return f"{text[:last]}, {key}: {_written(value)}{text[last:]}"
-    line_end = text.find("\n", last)
-    line_end = len(text) if line_end < 0 else line_end
-    indent = " " * entries[0][0].start_mark.column
-    return f"{text[:line_end]}\n{indent}{key}: {_written(value)}{text[line_end:]}"
+        if isinstance(node, yaml.MappingNode):
+            node = next((v for k, v in node.value if k.value == step), None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+        else:
+            node = None
+        if node is None:
+            raise CannotEdit(f"there is no {_dotted(path)} in the file")
+    return node
 
 
-def _without(text: str, node: Any, index: int) -> str:
-    key, value = node.value[index]
-    if node.flow_style:
-        if index:
-            return text[: node.value[index - 1][1].end_mark.index] + text[value.end_mark.index :]
-        after = node.value[1][0].start_mark.index if len(node.value) > 1 else value.end_mark.index
-        return text[: key.start_mark.index] + text[after:]
-    begin = text.rfind("\n", 0, key.start_mark.index) + 1
-    if text[begin : key.start_mark.index].strip():  # `- key: value`: the list's dash stands before it
-        after = node.value[1][0].start_mark.index if len(node.value) > 1 else value.end_mark.index
-        return text[: key.start_mark.index] + text[after:]
-    end = text.find("\n", value.end_mark.index)
-    return text[:begin] + (text[end + 1 :] if end >= 0 else "")
+def _replace(text: str, parent: Any, node: Any, path: KeyPath, value: Value) -> str:
+    if isinstance(node, yaml.ScalarNode) and "${" in node.value:
+        raise CannotEdit(f"{_dotted(path)} comes from the environment ({node.value}): change it there")
+    start, end = node.start_mark.index, _end(text, node)
+    if isinstance(value, Mapping) and not parent.flow_style and not getattr(node, "flow_style", False):
+        return text[:start] + _block(value, " " * int(node.start_mark.column)) + text[end:]
+    return text[:start] + _flow(value) + text[end:]
 
 
-def _written(value: str | None) -> str:
-    if value is None:
-        return "null"
-    return (
-        value
-        if _PLAIN.fullmatch(value) and value not in {"yes", "no", "on", "off", "true", "false", "null"}
-        else json.dumps(value)
-    )
+def _add(text: str, parent: Any, key: str, value: Value) -> str:
+    last = parent.value[-1][1] if parent.value else None
+    if last is None:
+        raise CannotEdit("an empty block can't be added to")
+    end = _end(text, last)
+    if parent.flow_style:
+        return f"{text[:end]}, {key}: {_flow(value)}{text[end:]}"
+    newline = "\r\n" if "\r\n" in text else "\n"
+    indent = " " * parent.value[0][0].start_mark.column
+    line_end = text.find("\n", end)
+    before, after = (text, "") if line_end < 0 else (text[: line_end + 1], text[line_end + 1 :])
+    if line_end < 0:
+        before += newline
+    if isinstance(value, Mapping):
+        lines = f"{indent}{key}:{newline}{indent}  {_block(value, indent + '  ', newline)}"
+    else:
+        lines = f"{indent}{key}: {_flow(value)}"
+    return f"{before}{lines}{newline}{after}"
+
+
+def _end(text: str, node: Any) -> int:
+    """Where the text of a node ends; a block's own mark lies behind the comments that follow it."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end(text, last[1] if isinstance(node, yaml.MappingNode) else last)
+    return len(text[: node.end_mark.index].rstrip()) if isinstance(node, yaml.ScalarNode) else int(node.end_mark.index)
+
+
+def _block(value: Mapping[str, Value], indent: str, newline: str = "\n") -> str:
+    """Lines of a mapping; the first one without its indentation."""
+    return f"{newline}{indent}".join(f"{key}: {_flow(inner)}" for key, inner in value.items())
+
+
+def _flow(value: Value) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        plain = _BARE.fullmatch(value) and not _SPECIAL.fullmatch(value)
+        return value if plain else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return str(value) if isinstance(value, int) else _decimal(value)
+
+
+def _decimal(value: float) -> str:
+    """Without an exponent, which policies don't allow."""
+    text = f"{value:.6f}".rstrip("0")
+    return text + "0" if text.endswith(".") else text
+
+
+def _compare(before: str, after: str, path: KeyPath, value: Value) -> None:
+    """Make sure that nothing else changed its meaning: an alias may use the same node in a second place."""
+    wanted = yaml.load(before, Loader=yaml.SafeLoader)
+    inner = _copied(wanted)
+    at = inner
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = yaml.load(_flow(value), Loader=yaml.SafeLoader)
+    if yaml.load(after, Loader=yaml.SafeLoader) != inner:
+        raise CannotEdit(f"{_dotted(path)} can't be changed alone (is it used by an alias?): change it by hand")
+
+
+def _copied(value: Any) -> Any:
+    """A copy in which nothing is shared."""
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _dotted(path: KeyPath) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")

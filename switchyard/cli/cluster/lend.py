@@ -18,7 +18,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, WRONG_USE, Comman
 if TYPE_CHECKING:
     from switchyard.cluster.place import Replica
 
+LEASE = ("state", "owner", "until")
 DEFAULT_URL = "http://127.0.0.1:4000"
 
 
@@ -105,22 +106,29 @@ def read_moment(text: str, now_: datetime) -> datetime:
     return moment
 
 
-def edited(path: str, nodes: Sequence[str], values: dict[str, str | None]) -> str:
-    """The file's text with these keys of these nodes.
+def edited(path: str, nodes: Sequence[str], lease: Mapping[str, str]) -> str:
+    """The file's text with this lease of these nodes; an empty one takes it out.
 
     Raises:
-        CommandFailed: it is written in a way that can't be changed.
+        CommandFailed: it is written in a way that can't be changed, or would not be good any more.
     """
-    from switchyard.config.edit import NotEditable, set_keys
+    from switchyard.cluster.spec import ClusterError, parse_cluster
+    from switchyard.config.drop import drop_keys
+    from switchyard.config.edit import CannotEdit, set_value
 
-    raw = read_file(path)
-    text = raw.decode("utf-8")
+    text = read_file(path).decode("utf-8")
     order = [node.name for node in read_cluster(path).value.nodes]
     try:
         for name in nodes:
-            text = set_keys(text, ("nodes", order.index(name)), values)
-    except NotEditable as error:
+            place = ("nodes", order.index(name))
+            text = drop_keys(text, place, LEASE) if not lease else text
+            for key, value in lease.items():
+                text = set_value(text, (*place, key), value)
+        parse_cluster(text.encode(), path)
+    except CannotEdit as error:
         raise CommandFailed(f"{path}: {error}", COULD_NOT_RUN) from None
+    except ClusterError as error:
+        raise CommandFailed(str(error), WRONG_USE) from None
     return text
 
 

@@ -34,7 +34,7 @@ def run(given: argparse.Namespace) -> int:
     if problems := why_not_return(cluster, nodes):
         raise CommandFailed("; ".join(problems), NOT_GOOD)
     replicas = coming_back(with_state(cluster, nodes, "active"), nodes)
-    text = edited(given.cluster, nodes, {"state": None, "owner": None, "until": None})
+    text = edited(given.cluster, nodes, {})
     if not given.dry_run:
         replace(given.cluster, text)
         if not given.no_gateway:

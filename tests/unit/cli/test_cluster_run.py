@@ -259,6 +259,13 @@ def test_lend_refuses_and_says_everything(file: Path, capsys: pytest.CaptureFixt
     assert main(["cluster", "return", str(file), "s1", "--no-gateway"]) == 1
 
 
+def test_an_owner_that_no_file_can_hold(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = file.read_text()
+    assert main(["cluster", "lend", str(file), "s7", "--owner", "a\nb", "--until", "8h", "--no-gateway"]) == 2
+    assert "owner: one line of text is expected" in capsys.readouterr().err
+    assert file.read_text() == before
+
+
 def test_moments() -> None:
     now = datetime(2026, 12, 1, 12, tzinfo=UTC)
     assert read_moment("90m", now).astimezone(UTC).isoformat() == "2026-12-01T13:30:00+00:00"

@@ -1,94 +1,127 @@
-"""Keys are set in files of any style, and everything else in them stays as it is."""
+"""Changing single values of a policy's text: every other byte stays."""
 
-from __future__ import annotations
-
-import difflib
+import re
+from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.config.edit import NotEditable, set_keys
+from switchyard.config.edit import CannotEdit, set_value
+from switchyard.config.load import PolicyError, parse_policy
 
-FLOW = """\
-# the machines
-nodes:   # two of them
-  - {name: s1, mgmt: 10.0.0.1}   # left rack
-  - {name: s2, mgmt: 10.0.0.2, state: cordoned}
-pools: {}
+SHIPPED = sorted((Path(__file__).parents[3] / "policies").glob("*.yaml"))
+TEXT = """\
+# a policy
+version: 1
+pools:
+  small: {model: s, replicas: [http://127.0.0.1:8001]}   # small
+  big:   {model: b, replicas: [http://127.0.0.1:8002]}
+
+routes:
+  auto:
+    classify:
+      - type: embedded    # in process
+
+      # the judge
+      - {type: model, pool: small}
+    choose:
+      - p_at_least: 0.62  # a threshold
+        use: small
+      - {use: big}        # the rest
+    # trailing words
+
+  # about other
+  other: {classify: [{type: embedded}], choose: [{p_at_least: 0.5, use: small}, {use: big}]}
 """
-BLOCK = """\
-nodes:
-  - name: s1            # left rack
-    mgmt: 10.0.0.1      # its address
-
-  # the second
-  - name: s2
-    state: active
-    mgmt: 10.0.0.2
-"""
-LENT = {"state": "lent", "owner": "anna", "until": "2026-12-01T18:00:00+01:00"}
-BACK = dict.fromkeys(("state", "owner", "until"))
+AUTO = ("routes", "auto")
 
 
-def changed(before: str, after: str) -> list[str]:
-    return [line for line in difflib.ndiff(before.splitlines(), after.splitlines()) if line[0] in "+-"]
+def changed_lines(before: str, after: str) -> list[str]:
+    kept = before.splitlines()
+    return [line for line in after.splitlines() if line not in kept]
 
 
-def test_flow_style() -> None:
-    text = set_keys(FLOW, ("nodes", 0), LENT)
-    assert changed(FLOW, text) == [
-        "-   - {name: s1, mgmt: 10.0.0.1}   # left rack",
-        '+   - {name: s1, mgmt: 10.0.0.1, state: lent, owner: anna, until: "2026-12-01T18:00:00+01:00"}   # left rack',
-    ]
-    assert set_keys(text, ("nodes", 0), BACK) == FLOW
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.name)
+def test_a_threshold_of_a_shipped_policy(path):
+    before = path.read_text()
+    for name, route in (yaml.safe_load(before).get("routes") or {}).items():
+        for i, step in enumerate(route.get("choose", ())):
+            if "p_at_least" in step:
+                after = set_value(before, ("routes", name, "choose", i, "p_at_least"), 0.1234)
+                at = after.index("0.1234")
+                assert len(re.findall(r"0\.1234", after)) == 1
+                old = str(step["p_at_least"])
+                assert after[:at] + old + after[at + 6 :] == before
+                assert parse_policy(after.encode()).routes[name].choose[i].p_at_least == 0.1234
 
 
-def test_block_style() -> None:
-    text = set_keys(BLOCK, ("nodes", 0), LENT)
-    assert changed(BLOCK, text) == [
-        "+     state: lent", "+     owner: anna", '+     until: "2026-12-01T18:00:00+01:00"',
+def test_keys_are_replaced_and_added_in_every_style():
+    after = set_value(TEXT, (*AUTO, "choose", 0, "p_at_least"), 0.7)
+    assert changed_lines(TEXT, after) == ["      - p_at_least: 0.7  # a threshold"]
+    after = set_value(TEXT, (*AUTO, "classify", 0, "scale"), 0.9)
+    assert "      - type: embedded    # in process\n        scale: 0.9\n\n      # the judge\n" in after
+    after = set_value(TEXT, (*AUTO, "classify", 1, "bias"), -0.25)
+    assert changed_lines(TEXT, after) == ["      - {type: model, pool: small, bias: -0.25}"]
+    after = set_value(TEXT, ("routes", "other", "classify", 0, "weights"), "my head.json")
+    assert "{classify: [{type: embedded, weights: my head.json}], choose" in after
+
+
+def test_a_block_is_added_behind_the_last_entry_and_then_replaced():
+    block = {"suite": "a: b", "cases": 92, "interval": [-1.5, 2.0], "hash": {"pools": "12e4"}}
+    after = set_value(TEXT, (*AUTO, "evaluated"), block)
+    lines = after.splitlines()
+    at = lines.index("    evaluated:")
+    assert lines[at - 1] == "      - {use: big}        # the rest"
+    assert lines[at + 1 : at + 5] == [
+        '      suite: "a: b"', "      cases: 92", "      interval: [-1.5, 2.0]", '      hash: {pools: "12e4"}',
     ]  # fmt: skip
-    assert set_keys(text, ("nodes", 0), BACK) == BLOCK
+    assert "\n".join(lines[:at] + lines[at + 5 :]) + "\n" == TEXT
+    again = set_value(after, (*AUTO, "evaluated"), block | {"cases": 93})
+    assert changed_lines(after, again) == ["      cases: 93"]
+    assert "evaluated: {suite: " in set_value(TEXT, ("routes", "other", "evaluated"), block)
 
 
-def test_a_value_that_is_there_is_exchanged() -> None:
-    assert "state: lent}" in set_keys(FLOW, ("nodes", 1), {"state": "lent"})
-    assert "    state: lent\n    mgmt" in set_keys(BLOCK, ("nodes", 1), {"state": "lent"})
-    assert "state" not in set_keys(BLOCK, ("nodes", 1), {"state": None})
+def test_line_ends_and_a_missing_last_one_stay():
+    windows = TEXT.replace("\n", "\r\n")
+    assert set_value(windows, (*AUTO, "choose", 0, "p_at_least"), 0.7) == windows.replace("0.62", "0.7")
+    added = set_value(windows, (*AUTO, "classify", 0, "scale"), 0.9)
+    assert added.replace("        scale: 0.9\r\n", "") == windows
+    assert set_value("a:\n  b: 1", ("a", "c"), 2) == "a:\n  b: 1\n  c: 2\n"
 
 
-def test_first_key_and_only_key_are_taken_out() -> None:
-    assert set_keys("a: {x: y, z: w}\n", ("a",), {"x": None}) == "a: {z: w}\n"
-    assert set_keys("a: {x: y}\n", ("a",), {"x": None}) == "a: {}\n"
-    assert yaml.safe_load(set_keys("- x: y\n  z: w\n", (0,), {"x": None})) == [{"z": "w"}]
-
-
-def test_odd_styles_are_refused() -> None:
-    with pytest.raises(NotEditable, match="by hand: state: lent"):
-        set_keys(
-            "nodes:\n  - &one\n    name: s1\n    note: |\n      two\n      lines\n  - *one\n", ("nodes", 0), {"state": "lent"}
-        )
-
-
-words = st.text("abc: #'\"{}[],-", max_size=8)
-entries = st.dictionaries(st.sampled_from(["name", "mgmt", "state", "owner"]), words, min_size=1)
-
-
-@given(
-    st.lists(entries, min_size=1, max_size=3),
-    st.booleans(),
-    st.dictionaries(st.sampled_from(["state", "owner"]), st.none() | words),
-)
-def test_what_is_meant_is_what_is_there(nodes: list[dict[str, str]], flow: bool, values: dict[str, str | None]) -> None:
-    source = yaml.safe_dump({"nodes": nodes, "after": 1}, default_flow_style=flow, sort_keys=False, width=1000)
+@given(st.floats(0, 1), st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=20))
+def test_any_number_and_any_comment_in_any_script(number, comment):
+    text = TEXT.replace("# a policy", f"# {comment}").replace("# a threshold", f"# {comment}")
     try:
-        text = set_keys(source, ("nodes", len(nodes) - 1), values)
-    except NotEditable:
+        parse_policy(text.encode())
+    except PolicyError:  # characters that YAML takes for the end of a line
         return
-    expected = {**nodes[-1], **{k: v for k, v in values.items() if v is not None}}
-    for key, value in values.items():
-        if value is None:
-            expected.pop(key, None)
-    assert yaml.safe_load(text) == {"nodes": [*nodes[:-1], expected], "after": 1}
+    after = set_value(text, (*AUTO, "choose", 0, "p_at_least"), number)
+    head, tail = text.split("0.62")
+    assert after.startswith(head)
+    assert after.endswith(tail)
+    assert parse_policy(after.encode()).routes["auto"].choose[0].p_at_least == pytest.approx(number, abs=1e-6)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=20))
+def test_any_text_comes_back_as_it_was(value):
+    after = set_value("a: {b: 1}\nc: 2\n", ("a", "d"), value)
+    assert yaml.safe_load(after) == {"a": {"b": 1, "d": value}, "c": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "why"),
+    [
+        ("a: &x {b: 1}\nc: *x\n", ("c", "b"), "can't be changed alone"),
+        ("a: {b: ${B:-1}}\n".replace("${B:-1}", '"${B:-1}"'), ("a", "b"), "comes from the environment"),
+        ("a: {b: 1}\n", ("x", "b"), "there is no x"),
+        ("a: [1]\n", ("a", 3, "b"), r"there is no a\[3\]"),
+        ("a: 1\n", ("a", "b"), "no block of keys"),
+        ("a: {}\n", ("a", "b"), "empty block"),
+    ],
+)
+def test_what_cannot_be_changed_alone_is_said(text, path, why):
+    with pytest.raises(CannotEdit, match=why):
+        set_value(text, path, 2)
