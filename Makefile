@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt docs schema test-vllm test-agents soak fuzz bench bench-deciding clean
+.PHONY: help demo test check fmt docs schema test-vllm test-agents soak fuzz bench bench-deciding bench-throughput clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,9 @@ bench: $(READY) ## speed beside peers in the same run (needs cc, two cores); PEE
 
 bench-deciding: $(READY) ## what deciding costs, in process; ARGS='--json'
 	$(BIN)/python benchmarks/deciding.py $(ARGS)
+
+bench-throughput: $(READY) ## what routing gains on an emulated 8-node cluster, over real sockets and simulated (8 minutes)
+	$(BIN)/python benchmarks/throughput.py --json benchmarks/results/throughput.json --svg benchmarks/results/throughput.svg $(ARGS)
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

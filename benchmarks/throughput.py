@@ -1,6 +1,6 @@
 """What routing gains on eight nodes: routed throughput against all-big, emulated over real sockets and simulated.
 
-usage: throughput.py [--shares 1,0.9,...] [--speedup 10] [--seconds 600] [--json OUT] [--svg OUT] [--replot]
+usage: throughput.py [--shares 1,0.9,...] [--speedup 12] [--seconds 600] [--json OUT] [--svg OUT] [--replot]
 
 Each arm is an emulated cluster (`switchyard cluster emulate`), the real gateway in front of it (`switchyard serve`) and more
 clients than the cluster has places, each with its next request as soon as it has its answer. Requests carry a label that the
@@ -330,7 +330,7 @@ def main() -> int:
     """Run all arms, show and draw them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shares", default="1,0.9,0.75,0.5,0.35,0.25,0.15,0.08", help="of hard requests")
-    parser.add_argument("--speedup", type=float, default=10.0, help="emulated seconds in a real one")
+    parser.add_argument("--speedup", type=float, default=12.0, help="emulated seconds in a real one")
     parser.add_argument("--seconds", type=float, default=600.0, help="emulated seconds of each arm")
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--svg", type=Path, help="write the picture here")

@@ -5,7 +5,7 @@ The text is made of words of three letters and a space: a token of four bytes ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -246,63 +246,3 @@ def _event(content: Json) -> bytes:
 
 def _named(content: Json) -> bytes:
     return b"event: " + str(content["type"]).encode() + b"\ndata: " + msgspec.json.encode(content) + b"\n\n"
-
-
-# ---- what is asked ----
-
-
-class Asked(msgspec.Struct):
-    """The fields of a request that an emulated engine looks at."""
-
-    model: str = ""
-    messages: Any = None
-    system: Any = None
-    prompt: Any = None
-    input: Any = None
-    instructions: Any = None
-    tools: Any = None
-    stream: bool | None = False
-    stream_options: Json | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    max_output_tokens: int | None = None
-    min_tokens: int | None = None
-    ignore_eos: bool | None = False
-
-    @property
-    def limit_tokens(self) -> int | None:
-        """The most tokens that the client wants."""
-        return self.max_completion_tokens or self.max_output_tokens or self.max_tokens
-
-    @property
-    def include_usage(self) -> bool:
-        """Whether a stream ends with usage."""
-        return bool((self.stream_options or {}).get("include_usage"))
-
-    def text(self) -> str:
-        """The whole prompt as one text that the next turn of the conversation goes on from."""
-        return "\n".join(_texts([self.tools, self.system, self.instructions, self.messages, self.prompt, self.input]))
-
-
-def read_asked(body: bytes) -> Asked:
-    """Read a request.
-
-    Raises:
-        msgspec.MsgspecError: it is no request.
-    """
-    asked: Asked = _DECODER.decode(body)
-    return asked
-
-
-_DECODER = msgspec.json.Decoder(Asked)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from _texts(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner)

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 from dataclasses import dataclass
-from hashlib import blake2b
-from random import Random
 from typing import Any
 
 import msgspec
 
 from switchyard.cluster.engine import Job
-from switchyard.emulate.answers import BYTES_A_TOKEN, ENDPOINTS, Answer, Asked, read_asked
+from switchyard.emulate.answers import BYTES_A_TOKEN, ENDPOINTS, Answer
+from switchyard.emulate.asked import Asked, answer_length, block_keys, read_asked
 from switchyard.emulate.engine import LivingEngine
 from switchyard.emulate.http import Connection, Request
 
-NATURAL_TOKENS = 200
-"""Median length of an answer that ends by itself; a request's own text decides how long it is."""
-SPREAD = 0.6
-"""Of those lengths: standard deviation of their logarithm."""
 COUNTING = {"/v1/messages/count_tokens", "/tokenize"}
 
 
@@ -272,26 +266,6 @@ class Sum:
         """One more."""
         self.total += value
         self.number += 1
-
-
-def answer_length(asked: Asked, text: bytes, room: int) -> tuple[int, bool]:
-    """Tokens of the answer, and whether it ends at a limit: the same request always gets the same."""
-    limit = max(1, min(asked.limit_tokens or room, room))
-    if asked.ignore_eos:
-        return limit, True
-    seed = int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
-    natural = max(1, asked.min_tokens or 1, round(math.exp(Random(seed).gauss(math.log(NATURAL_TOKENS), SPREAD))))
-    return (limit, True) if natural >= limit else (natural, False)
-
-
-def block_keys(text: bytes, size: int) -> list[bytes]:
-    """A key for each full block of a prompt, which stands for all before it, too."""
-    keys: list[bytes] = []
-    digest = blake2b(digest_size=16)
-    for begin in range(0, len(text) - size + 1, size):
-        digest.update(text[begin : begin + size])
-        keys.append(digest.digest())
-    return keys
 
 
 def _error(code: int, type_: str, message: str) -> dict[str, Any]:

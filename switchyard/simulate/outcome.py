@@ -21,7 +21,7 @@ class Outcome:
         error: code of what went wrong; empty when nothing did.
         escalated: a larger pool took over from the answer of a smaller one.
         unknown: the log couldn't tell how the policy decides; it went where it went then.
-        first_pool: that answered first, where it escalated.
+        guessed: how long its answer is, the log doesn't say.
     """
 
     arrived_s: float

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from switchyard.config.load import load_policy
 from switchyard.pools.load import read_load
 
 from .client import Client, ask, eventually
@@ -178,8 +182,12 @@ def test_a_dead_rank_hides_behind_a_healthy_head(emulated: Emulated, to: To) -> 
     answer = client.post(*ask("chat", "hi", MODEL))
     assert answer.status == 500
     assert "EngineCore" in answer.json()["error"]["message"]
-    with pytest.raises(ConnectionError):
-        socket.create_connection(("127.0.0.1", emulated.port("big-1")), timeout=5)
+    eventually(lambda: refuses(emulated.port("big-1")))
+
+
+def refuses(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def test_hanging_and_loading(emulated: Emulated, to: To) -> None:
@@ -243,3 +251,26 @@ def test_saturated_it_makes_what_its_speed_says(start: Start, to: To) -> None:
     assert 24 / took_s <= 1.1 * speed.requests_s(4, 502, 60)
     busy = emulated.status("big-1")
     assert busy["busy_s"] == pytest.approx(28 / speed.requests_s(4, 502, 60), rel=0.2)
+
+
+# ---- the command ----
+
+
+def test_the_command_runs_until_a_signal(tmp_path: Path, to: To) -> None:
+    cluster, policy = tmp_path / "cluster.json", tmp_path / "emulated.yaml"
+    cluster.write_text(json.dumps(small_cluster()))
+    command = [str(Path(sys.executable).with_name("switchyard")), "cluster", "emulate", str(cluster), "--port", "0", "--json"]
+    command += ["--write", str(policy), "--speedup", "50", "--fault", "big-2=kill@1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            told = json.loads(process.stdout.readline())
+            assert load_policy(policy).pools.keys() == {"big", "small"}
+            control = to(int(told["control"].rpartition(":")[2]))
+            eventually(lambda: [e["alive"] for e in control.get("/").json()["engines"]] == [True, False, True])
+            taken = subprocess.run([*command, "--port", told["control"].rpartition(":")[2]], capture_output=True, timeout=20)
+            assert taken.returncode == 3
+            assert b"can't listen" in taken.stderr
+        finally:
+            process.terminate()
+        assert process.wait(10) == 0

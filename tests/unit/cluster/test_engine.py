@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.cluster.engine import Engine, Event, Job, PrefixCache
+from switchyard.cluster.engine import Engine, Event, Job
+from switchyard.cluster.prefix_cache import PrefixCache
 from switchyard.cluster.speed import EngineSpeed
 
 SPEED = EngineSpeed(((1, 0.05), (10, 0.14)), prefill_tokens_s=1000, origin="measured", note="")

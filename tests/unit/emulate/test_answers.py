@@ -5,8 +5,8 @@ import json
 import msgspec
 import pytest
 
-from switchyard.emulate.answers import ENDPOINTS, Answer, read_asked, words
-from switchyard.emulate.vllm import answer_length, block_keys
+from switchyard.emulate.answers import ENDPOINTS, Answer, words
+from switchyard.emulate.asked import answer_length, block_keys, read_asked
 from switchyard.upstream.sse import AnswerReader
 
 PROTOCOLS = sorted(ENDPOINTS.values())
