@@ -74,35 +74,39 @@ def _launch(cluster: Cluster, replica: Replica, rank: int) -> Launch:
     pool, node = cluster.pools[replica.pool], cluster.node(replica.nodes[rank])
     head = cluster.node(replica.head)
     wide = len(replica.nodes) > 1
-    where = wide_flags(pool, head.fabric or head.mgmt, str(rank), rank > 0) if wide else ()
+    where: tuple[str, ...] = ()
+    if wide:
+        where = wide_flags(pool, head.fabric or head.mgmt, str(rank), rank > 0, replica.shift)
     gpus = tuple(node.gpu_numbers[i] for i in replica.gpus[rank] if i < node.gpus)
     return Launch(
         replica=replica,
         rank=rank,
         node=node,
         image=node.image or pool.image,
-        argv=(*serve(pool), *where, *engine_flags(pool, node)),
+        argv=(*serve(pool, replica.shift), *where, *engine_flags(pool, node)),
         node_env=node_environment(cluster, node) if wide else {},
         env=pool_environment(cluster, pool),
         gpus=gpus,
         whole_machine=len(gpus) == node.gpus and not node.gpu_ids,
-        port=pool.port,
+        port=pool.port + replica.shift,
         model=pool.model,
         api_key_env=pool.api_key_env,
     )
 
 
-def serve(pool: Pool) -> tuple[str, ...]:
+def serve(pool: Pool, shift: int = 0) -> tuple[str, ...]:
     """The command up to where ranks differ."""
+    port = str(pool.port + shift)
     named = () if pool.path is None else ("--served-model-name", pool.model)
     width = ("--tensor-parallel-size", str(pool.tensor_parallel)) if pool.tensor_parallel > 1 else ()
-    return ("vllm", "serve", pool.path or pool.model, *named, "--host", "0.0.0.0", "--port", str(pool.port), *width)
+    return ("vllm", "serve", pool.path or pool.model, *named, "--host", "0.0.0.0", "--port", port, *width)
 
 
-def wide_flags(pool: Pool, master: str, rank: str, headless: bool) -> tuple[str, ...]:
+def wide_flags(pool: Pool, master: str, rank: str, headless: bool, shift: int = 0) -> tuple[str, ...]:
     """What tells a rank its place among those on other nodes; only rank 0 has an HTTP server."""
     place = ("--nnodes", str(pool.nodes_per_replica), "--node-rank", rank)
-    return (*place, "--master-addr", master, "--master-port", str(pool.master_port), *(("--headless",) if headless else ()))
+    port = str(pool.master_port + shift)
+    return (*place, "--master-addr", master, "--master-port", port, *(("--headless",) if headless else ()))
 
 
 def engine_flags(pool: Pool, node: Node) -> tuple[str, ...]:

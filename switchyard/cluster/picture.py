@@ -125,7 +125,7 @@ def _bar(plan: Plan, node: Node, ranks: list[Taken], x: float, y: int, width: fl
 def _rank_words(plan: Plan, node: Node, taken: Taken) -> str:
     replica = next(r for r in plan.layout.replicas if r.name == taken.replica)
     if len(replica.nodes) == 1:
-        return f"{taken.replica}, port {plan.cluster.pools[taken.pool].port}"
+        return f"{taken.replica}, port {plan.cluster.pools[taken.pool].port + replica.shift}"
     rank = replica.nodes.index(node.name)
     return f"{taken.replica}, {'head' if rank == 0 else f'rank {rank}'}"
 

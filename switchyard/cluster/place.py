@@ -6,8 +6,9 @@ same state are tried once, so it is exact for clusters of this size; a budget of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from switchyard.cluster.fit import RankMemory, rank_memory
@@ -29,6 +30,7 @@ class Replica:
         nodes: names, the head first.
         gpus: for each node, the GPUs that it takes there.
         running: whether all its nodes are active.
+        shift: how many replicas of its pool before it have their head on the same machine; its ports are so many higher.
     """
 
     pool: str
@@ -36,6 +38,7 @@ class Replica:
     nodes: tuple[str, ...]
     gpus: tuple[tuple[int, ...], ...]
     running: bool = True
+    shift: int = 0
 
     @property
     def name(self) -> str:
@@ -94,8 +97,19 @@ def lay_out(cluster: Cluster, solve_all: bool = False) -> Layout:
             board.take_given(name, pool.placement)
     unplaced = _solve(board, wanted)
     order = list(cluster.pools)
-    replicas = sorted(board.replicas, key=lambda r: (order.index(r.pool), r.number))
-    return Layout(tuple(replicas), unplaced, {n: tuple(t) for n, t in board.taken.items()}, tuple(wanted))
+    replicas = _shifted(cluster, sorted(board.replicas, key=lambda r: (order.index(r.pool), r.number)))
+    return Layout(replicas, unplaced, {n: tuple(t) for n, t in board.taken.items()}, tuple(wanted))
+
+
+def _shifted(cluster: Cluster, replicas: list[Replica]) -> tuple[Replica, ...]:
+    """The replicas with ports of their own on each machine."""
+    heads: Counter[tuple[str, str]] = Counter()
+    shifted = []
+    for replica in replicas:
+        at = replica.pool, cluster.node(replica.head).mgmt
+        shifted.append(replace(replica, shift=heads[at]))
+        heads[at] += 1
+    return tuple(shifted)
 
 
 def fabric_groups(cluster: Cluster) -> tuple[tuple[str, ...], ...] | None:
@@ -250,11 +264,13 @@ def _solve(board: _Board, names: list[str]) -> dict[str, str]:
 
     if place(0):
         return {}
-    stuck = todo[deepest][0]
-    reason = _why_not(board, stuck, pools[stuck]) if steps >= 0 else f"no place was found in {STEPS} steps: give a placement"
-    if len(names) > 1 and steps >= 0 and deepest > 0:
-        reason += f", beside {', '.join(n for n in names if n != stuck)}"
-    return dict.fromkeys(names, reason)
+    if steps < 0:
+        return dict.fromkeys(names, f"no place was found in {STEPS} steps: give a placement")
+    stuck, number = todo[deepest]
+    others = names[: names.index(stuck)]
+    beside = f", beside {' and '.join(others)}" if others else ""
+    found = f"{number - 1} of {pools[stuck].replicas} replicas of {stuck} have a place{beside}" if number > 1 else ""
+    return dict.fromkeys(names, found or _why_not(board, stuck, pools[stuck]) + beside)
 
 
 def _why_not(board: _Board, name: str, pool: Pool) -> str:

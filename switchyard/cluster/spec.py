@@ -250,7 +250,8 @@ class Pool(Block):
     min_replicas: Annotated[int, Field(ge=0)] = 1
     """So many replicas stay when nodes are lent."""
     port: Port = 8000
-    """HTTP port of the engine, on the head (the first node) of each replica."""
+    """HTTP port of the engine, on the head (the first node) of each replica. Where several heads of the pool are on one
+    machine, the second has the next port, and so on."""
     master_port: Port = 29501
     """Port on the head for the ranks to find each other."""
     placement: Listed[Annotated[Listed[Label], Field(min_length=1)]] | None = None
@@ -356,11 +357,13 @@ def find_dangling(document: dict[str, Any]) -> Iterator[Finding]:
             value = entry.get(key)
             if not isinstance(value, str) or seen.setdefault(value, i) == i:
                 continue
-            if key == "name" or set(_list(entry.get("gpu_ids"))) & set(_list(entries[seen[value]].get("gpu_ids"))):
-                yield ("nodes", i, key), f"nodes[{seen[value]}] has {value} already", "each node has its own"
-            elif not _list(entry.get("gpu_ids")) or not _list(entries[seen[value]].get("gpu_ids")):
-                hint = "each node has its own; of one machine with several kinds of GPUs, each node says its gpu_ids"
-                yield ("nodes", i, key), f"nodes[{seen[value]}] has {value} already", hint
+            hint = "each node has its own"
+            if key != "name":
+                mine, theirs = (_list(e.get("gpu_ids")) for e in (entry, entries[seen[value]]))
+                if mine and theirs and not set(mine) & set(theirs):
+                    continue  # one machine, whose GPUs differ
+                hint += "; of one machine with several kinds of GPUs, each says which are its own: gpu_ids"
+            yield ("nodes", i, key), f"nodes[{seen[value]}] has {value} already", hint
     for pool, block in _dict(document.get("pools")).items():
         for i, group in enumerate(_list(_dict(block).get("placement"))):
             for j, name in enumerate(_list(group)):

@@ -21,6 +21,9 @@ from switchyard.cluster.place import SLACK_GIB, Layout
 from switchyard.cluster.spec import Cluster, Node, Pool
 from switchyard.config.references import Path as KeyPath
 
+MOST_NODES = 16
+"""Widest replica that is suggested."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -85,14 +88,16 @@ def check_memory(cluster: Cluster, layout: Layout) -> Iterator[Finding]:
 
 def _remedy(cluster: Cluster, pool: Pool, node: Node) -> str:
     """What would make a rank fit."""
-    found = ranks_that_fit(pool, node, len(cluster.nodes))
+    found = ranks_that_fit(pool, node, MOST_NODES)
     if found is None:
-        return f"its weights don't fit {len(cluster.nodes)} such nodes in any way: larger nodes, or a narrower checkpoint"
+        return f"its weights don't fit {MOST_NODES} such nodes in any way: larger nodes, or a narrower checkpoint"
     nodes, room = found
     if nodes <= pool.nodes_per_replica:
         return f"with at most {room:.1f} GiB of KV cache it fits"
     kv = number(pool, "kv_cache_memory_gb")
     what = f"with at most {room:.1f} GiB of KV cache" if kv is None or kv > room else f"with its {kv:.1f} GiB of KV cache"
+    if nodes > len(cluster.nodes):
+        return f"a replica would need {nodes} such nodes, {what}"
     return f"on {nodes} nodes a replica it fits, {what}"
 
 

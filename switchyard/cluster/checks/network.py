@@ -96,22 +96,21 @@ def _fabric_of_pool(cluster: Cluster, name: str, pool: Pool) -> Iterator[Finding
 
 def check_ports(cluster: Cluster, layout: Layout) -> Iterator[Finding]:
     """Ports that two processes on one node want."""
-    heard: dict[tuple[str, int], str] = {}
+    heard: dict[tuple[str, int], str] = {}  # by address: two nodes may be one machine
     gateway = gateway_node(cluster)
     if gateway is not None:
-        heard[gateway.name, cluster.gateway.port] = "the gateway"
+        heard[gateway.mgmt, cluster.gateway.port] = "the gateway"
     for replica in layout.replicas:
-        pool = cluster.pools[replica.pool]
-        ports = [("port", pool.port)] + ([("master_port", pool.master_port)] if pool.nodes_per_replica > 1 else [])
-        for key, port in ports:
-            other = heard.setdefault((replica.head, port), replica.name)
-            if other != replica.name or (key == "master_port" and pool.master_port == pool.port):
-                other = "the engine's own port" if other == replica.name else other
-                yield error(
-                    ("pools", replica.pool, key),
-                    f"{replica.name} and {other} both want port {port} on {replica.head}",
-                    "a port of its own for each pool that shares a node",
-                )
+        pool, machine = cluster.pools[replica.pool], cluster.node(replica.head).mgmt
+        ports = {"port": pool.port} | ({"master_port": pool.master_port} if pool.nodes_per_replica > 1 else {})
+        for key, first in ports.items():
+            port = first + replica.shift
+            other = heard.setdefault((machine, port), replica.name)
+            if other == replica.name and (key == "port" or pool.master_port != pool.port):
+                continue
+            other = "the engine itself" if other == replica.name else other
+            said = f"{other} and {replica.name} both want port {port} on {replica.head}"
+            yield error(("pools", replica.pool, key), said, "a port of its own for each that is on a node")
 
 
 def gateway_node(cluster: Cluster) -> Node | None:

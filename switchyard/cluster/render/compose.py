@@ -20,8 +20,8 @@ def compose_files(source: Source) -> Files:
     files: Files = {}
     by_node: dict[str, list[Launch]] = {}
     for launch in source.launches:
-        by_node.setdefault(launch.node.name, []).append(launch)
-    gateway = source.gateway_node.name
+        by_node.setdefault(source.machine(launch.node), []).append(launch)
+    gateway = source.machine(source.gateway_node)
     for name in dict.fromkeys([*by_node, gateway]):
         ranks = by_node.get(name, [])
         services = {rank.name: engine_service(rank) for rank in ranks}

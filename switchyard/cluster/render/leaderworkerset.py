@@ -28,6 +28,8 @@ def leaderworkerset_files(source: Source) -> Files:
         "labels.sh": labels_script(source),
         "README.md": _readme(source),
     }
+    if source.gateway_keys:
+        files["keys.env.example"] = source.keys_example(source.gateway_keys)
     for name in source.cluster.pools:
         if source.layout.of(name):
             files[f"{name}.yaml"] = _documents(source, f"Pool {name}.", pool_manifests(source, name))
@@ -181,22 +183,25 @@ def _engine_probes(pool: Pool) -> Manifest:
 
 def _readme(source: Source) -> str:
     space = source.cluster.kubernetes.namespace
-    keys = list(source.gateway_keys)
-    literals = " ".join(f'--from-literal={name}="${name}"' for name in keys)
-    order = ["namespace.yaml", *(["redis.yaml"] if source.redis_host is not None else [])]
+    order = ["redis.yaml"] if source.redis_host is not None else []
     order += [f"{name}.yaml" for name in source.cluster.pools if source.layout.of(name)] + ["gateway.yaml"]
     steps = [
         "Install LeaderWorkerSet (https://github.com/kubernetes-sigs/lws) and NVIDIA's device plugin, and put the checkpoints "
         "into each node's models directory. Names of nodes here are names of nodes there.",
         "`sh labels.sh` ties replicas to the nodes that are cabled together.",
+        "`kubectl apply -f namespace.yaml`",
     ]
-    if keys:
-        steps.append(f"`kubectl create namespace {space}`, then `kubectl -n {space} create secret generic {KEYS} {literals}`.")
-    steps.append(" && ".join(f"`kubectl apply -f {name}`" for name in order) + ".")
+    if source.gateway_keys:
+        secret = f"kubectl -n {space} create secret generic {KEYS} --from-env-file=keys.env"
+        steps.append(f"Copy `keys.env.example` to `keys.env`, fill it in, `{secret}`, and remove it.")
+    steps.append("`kubectl apply -f " + " -f ".join(order) + "`")
     steps.append(f"`kubectl -n {space} port-forward svc/switchyard-gateway {source.cluster.gateway.port}`, and ask it.")
     shared = [n.name for n in source.cluster.nodes if len({t.replica for t in source.layout.taken[n.name]}) > n.gpus]
     if shared:
         steps.append(f"Beware: replicas share a GPU on {', '.join(shared)}. Kubernetes does that only with GPU time-slicing.")
+    heads = [r.name for r in source.layout.replicas if r.running and r.shift]
+    if heads:
+        steps.append(f"Beware: {', '.join(heads)} want the same port as another replica on their node, and won't start there.")
     split = [n.name for n in source.cluster.nodes if n.gpu_ids]
     if split:
         steps.append(f"Beware: {', '.join(split)} are parts of one machine; Kubernetes picks GPUs itself and knows one node.")

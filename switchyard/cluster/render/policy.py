@@ -27,7 +27,11 @@ API_KEYS_ENV = "SWITCHYARD_API_KEYS"
 
 def mgmt_url(cluster: Cluster) -> UrlOf:
     """By the head's management address."""
-    return lambda replica: f"http://{host(cluster.node(replica.head).mgmt)}:{cluster.pools[replica.pool].port}"
+
+    def url(replica: Replica) -> str:
+        return f"http://{host(cluster.node(replica.head).mgmt)}:{cluster.pools[replica.pool].port + replica.shift}"
+
+    return url
 
 
 def host(address: str) -> str:
@@ -113,6 +117,8 @@ def _replace_block(source: str, pools: str) -> str:
     while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].startswith("#")):
         end -= 1
     kept = [line for line in lines[:start] if not line.startswith(("# yaml-language-server:", NOTE))]
+    while kept and kept[0].strip() in {"", "#"}:
+        kept = kept[1:]
     return "".join(kept) + pools + "".join(lines[end:])
 
 

@@ -44,6 +44,10 @@ class Source:
         """Every rank that is started."""
         return launches(self.cluster, self.layout)
 
+    def machine(self, node: Node) -> str:
+        """The name under which a machine's files stand: that of its first node."""
+        return next(n.name for n in self.cluster.nodes if n.mgmt == node.mgmt)
+
     @property
     def gateway_node(self) -> Node:
         """Where the gateway runs.

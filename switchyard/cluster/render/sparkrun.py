@@ -70,7 +70,8 @@ def _readme(source: Source) -> str:
     for name in source.cluster.pools:
         for replica in source.layout.of(name):
             hosts = ",".join(source.cluster.node(n).mgmt for n in replica.nodes)
-            runs.append(f"`sparkrun run ./{name}.yaml -H {hosts}` ({replica.name})")
+            own = f" --port {source.cluster.pools[name].port + replica.shift}" if replica.shift else ""
+            runs.append(f"`sparkrun run ./{name}.yaml -H {hosts}{own}` ({replica.name})")
     keys = [f"VLLM_API_KEY (the value of {p.api_key_env}) for {n}" for n, p in source.cluster.pools.items() if p.api_key_env]
     secrets = (
         [f"Put {' and '.join(keys)} into an `env_file` of your sparkrun cluster; recipes hold no secrets."] if keys else []

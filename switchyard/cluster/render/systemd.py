@@ -14,13 +14,14 @@ from switchyard.cluster.render.yaml_text import comment
 ETC = "/etc/switchyard"
 DOCKER = "/usr/bin/docker"
 SWITCHYARD = "/opt/switchyard/bin/switchyard"
+TOGETHER = "# when a rank ends, those on other nodes see that no token comes (run_rank.py) and end, too: all start anew"
 
 
 def systemd_files(source: Source) -> Files:
     """For each node its units, and what belongs into /etc/switchyard."""
     files: Files = {}
     for launch in source.launches:
-        at = launch.node.name
+        at = source.machine(launch.node)
         files[f"{at}/units/{unit_name(launch)}"] = rank_unit(source, launch)
         files[f"{at}/units/{target_name(launch)}"] = group_target(source, launch)
         if launch.wide:
@@ -28,7 +29,7 @@ def systemd_files(source: Source) -> Files:
             files[f"{at}/etc/run_rank.py"] = source.run_rank
         if launch.api_key_env is not None:
             files[f"{at}/etc/{launch.replica.pool}.env.example"] = source.keys_example(("VLLM_API_KEY",))
-    home = source.gateway_node.name
+    home = source.machine(source.gateway_node)
     files[f"{home}/units/switchyard-gateway.service"] = gateway_unit(source)
     files[f"{home}/etc/policy.yaml"] = gateway_policy(source, mgmt_url(source.cluster))
     if source.gateway_keys:
@@ -66,7 +67,7 @@ def rank_unit(source: Source, launch: Launch) -> str:
                 f"ExecStartPre=-{DOCKER} rm --force {container}",
                 f"ExecStart={_command(docker_run(launch, container))}",
                 f"ExecStop=-{DOCKER} stop --time 60 {container}",
-                "# when a rank ends, those on other nodes see that no token comes (run_rank.py) and end, too: all start anew",
+                *([TOGETHER] if launch.wide else []),
                 "Restart=always",
                 "RestartSec=10",
                 "TimeoutStartSec=0",
@@ -180,20 +181,19 @@ def _quoted(word: str) -> str:
 
 
 def _readme(source: Source) -> str:
-    nodes = list(dict.fromkeys([launch.node.name for launch in source.launches] + [source.gateway_node.name]))
-    targets = {
-        name: " ".join(dict.fromkeys(target_name(launch) for launch in source.launches if launch.node.name == name))
-        for name in nodes
-    }
+    targets: dict[str, list[str]] = {}
+    for launch in source.launches:
+        targets.setdefault(source.machine(launch.node), []).append(target_name(launch))
     home = source.gateway_node
     extra = " switchyard-redis.service" if source.redis_host is not None else ""
-    starts = "; ".join(f"on {name} `{targets[name]}`" for name in nodes if targets[name])
+    starts = "; ".join(f"on {name} `{' '.join(names)}`" for name, names in targets.items())
     return readme(
         "systemd units, one directory a node",
         f"Copy to each node: `units/` to `/etc/systemd/system/`, `etc/` to `{ETC}/`.",
         f"Copy each `*.env.example` in `{ETC}` without `.example`, fill it in, `chmod 600`.",
-        f"On {home.name}: `python3 -m venv /opt/switchyard` and install the gateway into it, so that {SWITCHYARD} is there.",
+        f"On {source.machine(home)}: `python3 -m venv /opt/switchyard`, and install the gateway into it, so that "
+        f"{SWITCHYARD} is there.",
         f"`systemctl daemon-reload`, then `systemctl enable --now` {starts}.",
-        f"On {home.name}: `systemctl enable --now{extra} switchyard-gateway.service`, "
+        f"On {source.machine(home)}: `systemctl enable --now{extra} switchyard-gateway.service`, "
         f"then `curl http://{host(home.mgmt)}:{source.cluster.gateway.port}/readyz`.",
     )

@@ -37,7 +37,13 @@ def flow(value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     text = str(value)
-    return text if _PLAIN.fullmatch(text) and not _WORDS.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    return text if _PLAIN.fullmatch(text) and not _WORDS.fullmatch(text) else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    """In double quotes; what can't be printed is escaped as YAML does it, which is not JSON's way beyond 16 bits."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
 
 
 def comment(text: str, indent: int = 0) -> str:
@@ -50,7 +56,7 @@ def _entry(key: str, value: Any, indent: int) -> str:
     if key.startswith("#"):
         return comment(str(value), indent)
     head = f"{pad}{flow(key)}:"
-    if isinstance(value, str) and "\n" in value:
+    if _is_page(value):
         body = "".join(f"{pad}  {line}".rstrip() + "\n" for line in value.rstrip("\n").split("\n"))
         return f"{head} |\n{body}"
     if _is_block(value, indent + len(key) + 2):
@@ -65,10 +71,19 @@ def _item(value: Any, indent: int) -> str:
     return f"{pad}- {flow(value)}\n"
 
 
+def _is_page(value: Any) -> bool:
+    """Whether a text is written as it is, line by line: where YAML would not change anything about it."""
+    if not isinstance(value, str) or not value.endswith("\n"):
+        return False
+    lines = value[:-1].split("\n")
+    plain = all(line.isprintable() and line == line.rstrip() for line in lines)
+    return plain and bool(lines[-1]) and not lines[0].startswith(" ") and bool(lines[0])
+
+
 def _is_block(value: Any, column: int) -> bool:
     """Whether this is written over several lines: everything but short lists and mappings of plain values."""
     if isinstance(value, Mapping):
-        deep = any(isinstance(v, Mapping | list | tuple) or (isinstance(v, str) and "\n" in v) for v in value.values())
+        deep = any(isinstance(v, Mapping | list | tuple) or _is_page(v) for v in value.values())
         return bool(value) and (deep or len(value) > 2 or any(k.startswith("#") for k in value) or _long(value, column))
     if isinstance(value, Sequence) and not isinstance(value, str):
         deep = any(isinstance(v, Mapping) and _is_block(v, column) for v in value)

@@ -53,7 +53,8 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_line():
     )
     assert problems(text) == [
         "2:17: node_defaults.memory_gb: a number is expected, not 64GB (the unit is in the key: write the number alone)",
-        "5:16: nodes[1].mgmt: nodes[0] has 10.0.0.1 already (each node has its own)",
+        "5:16: nodes[1].mgmt: nodes[0] has 10.0.0.1 already (each node has its own; of one machine with several kinds of "
+        "GPUs, each says which are its own: gpu_ids)",
         "5:32: nodes[1].stat: unknown key stat (did you mean state?)",
         "7:62: pools.small.placement[0][0]: there is no node s9 (known: s1, s2)",
         "7:77: pools.small.engine.max-model-len: the name of a flag with _ for -, like max_model_len, is expected",
@@ -89,6 +90,18 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_line():
 def test_nonsense_is_refused(was, now, expected):
     (problem,) = problems(SMALL.replace(was, now, 1))
     assert expected in problem
+
+
+def test_a_machine_with_several_kinds_of_gpus():
+    text = SMALL.replace("mgmt: 10.0.0.2", "mgmt: 10.0.0.1, gpus: 2, gpu_ids: [1, 2]").replace(
+        "10.0.0.1}", "10.0.0.1, gpu_ids: [0]}"
+    )
+    first, second = read(text).nodes
+    assert (first.gpu_numbers, second.gpu_numbers) == ((0,), (1, 2))
+    (problem,) = problems(text.replace("[1, 2]", "[0, 1]"))
+    assert "nodes[0] has 10.0.0.1 already" in problem
+    (problem,) = problems(text.replace("[1, 2]", "[1, 2, 3]"))
+    assert "s2 has 2 GPUs, and gpu_ids names 3" in problem
 
 
 def test_no_surprises_of_the_parser():
