@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt docs schema test-vllm test-agents soak fuzz bench bench-deciding bench-throughput clean
+.PHONY: help demo test check fmt docs schema test-vllm test-agents soak fuzz bench bench-deciding bench-routing bench-throughput clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,11 @@ bench: $(READY) ## speed beside peers in the same run (needs cc, two cores); PEE
 
 bench-deciding: $(READY) ## what deciding costs, in process; ARGS='--json'
 	$(BIN)/python benchmarks/deciding.py $(ARGS)
+
+DATA ?= routing-labels.jsonl.gz
+bench-routing: $(READY) ## how well the embedded classifier ranks requests (10 min); DATA=labels.jsonl.gz (tools/train_embedded/README.md)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r tools/train_embedded/requirements.txt
+	$(BIN)/python benchmarks/routing.py --data $(DATA) $(ARGS)
 
 bench-throughput: $(READY) ## what routing gains on an emulated 8-node cluster, over real sockets and simulated (8 minutes)
 	$(BIN)/python benchmarks/throughput.py --json benchmarks/results/throughput.json --svg benchmarks/results/throughput.svg $(ARGS)

@@ -3,7 +3,8 @@
 usage: deciding.py [--count N] [--json]
 
 Reads the body, all signals that the policy of gateway.yaml asks for, the session, rules, the embedded classifier, the
-thresholds: everything but a model judge. Bodies are those of bodies.py, each time parsed anew.
+thresholds: everything but a model judge. Bodies are those of bodies.py, each time parsed anew: an agent's turns, on which the
+classifier abstains. The question has no tools; there it reads the whole text.
 """
 
 from __future__ import annotations
@@ -22,7 +23,18 @@ from switchyard.routing.request import Body, RequestView
 from switchyard.routing.session import identify
 from switchyard.routing.signals import Signals
 
-SIZES = {"1 KB": 1_000, "50 KB": 50_000, "500 KB": 500_000}
+SIZES = {"1 KB": 1_000, "50 KB": 50_000, "500 KB": 500_000, "question": 0}
+QUESTION = (
+    "What is the area of a field that is {} m long and {} m wide, if a path of 2 m goes around it, and who would need it? "
+)
+
+
+def make_bodies(size: int) -> list[bytes]:
+    """Twenty agent's turns of about a size; 0 stands for a question of 2,900 characters."""
+    if size:
+        return [bodies.body(size, seed=seed) for seed in range(20)]
+    texts = ["".join(QUESTION.format(seed + n, seed * n) for n in range(25)) for seed in range(20)]
+    return [json.dumps({"model": "m", "messages": [{"role": "user", "content": text[:2900]}]}).encode() for text in texts]
 
 
 def make_gateway() -> Gateway:
@@ -37,7 +49,7 @@ def make_gateway() -> Gateway:
 async def measure(gateway: Gateway, size: int, count: int) -> dict[str, float]:
     """Percentiles in microseconds over `count` decisions; every body differs a little, so that nothing is cached."""
     headers = {"content-type": "application/json", "user-agent": "bench", "authorization": "Bearer sk-bench"}
-    raws = [bodies.body(size, seed=seed) for seed in range(20)]
+    raws = make_bodies(size)
     target = gateway.decider.find_target("m")
     assert target is not None
     taken: list[float] = []

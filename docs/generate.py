@@ -532,7 +532,8 @@ HEADERS_SENT: Mapping[str, str] = {
     "x-switchyard-replica": "The replica that answered.",
     "x-switchyard-reason": "Why, for people; at most 300 characters of ASCII. Not on answers to stored responses.",
     "x-switchyard-error": "Code of an error of the gateway's own; see [errors](errors.md).",
-    "x-switchyard-estimate": "`true` on a count_tokens answer that is an estimate, since the engine can't count.",
+    "x-switchyard-estimate": "On a count_tokens answer of the gateway's own, since the engine can't count: `true` for an "
+    "estimate, `tokenizer` for a count by the pool's tokenizer.",
     "x-request-id": "The client's own id, else the gateway's. The decision record has both.",
     "retry-after": "Seconds, with errors that pass by themselves.",
 }

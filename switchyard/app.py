@@ -20,7 +20,7 @@ from switchyard.api.auth import Keys
 from switchyard.api.control import make_control
 from switchyard.api.door import Door
 from switchyard.api.server import SWEEP_S as CLIENT_SWEEP_S
-from switchyard.config.load import PolicyError, Secrets, parse_policy, read_secrets
+from switchyard.config.load import PolicyError, Problem, Secrets, parse_policy, read_secrets
 from switchyard.config.policy import Classifier as ClassifierBlock
 from switchyard.config.policy import LocalClassifier, ModelClassifier, Policy, Route
 from switchyard.config.reload import PolicyFile, describe_changes
@@ -35,12 +35,14 @@ from switchyard.routing.classify.flight import Flight
 from switchyard.routing.classify.local import LocalClassifier as Local
 from switchyard.routing.classify.local import Worker, worker_command
 from switchyard.routing.classify.model import Ask, ModelJudge, has_score
+from switchyard.routing.classify.scorer import Scorer, read_weights
 from switchyard.routing.classify.stats import AskStats
 from switchyard.routing.lookup import Names
 from switchyard.routing.pressure import PressureRelief
 from switchyard.routing.request import Body, RequestView
 from switchyard.routing.session import Pins
 from switchyard.routing.share import ShareControl
+from switchyard.routing.tokens import Count, load_tokenizer, why_no_tokenizer
 from switchyard.sending import Sender
 from switchyard.telemetry.logs import DecisionLog
 from switchyard.telemetry.metrics import Labels, Metrics
@@ -106,6 +108,7 @@ class Gateway:
         self._connections: dict[tuple[str, str], ConnectionPool] = {}
         self._steering: dict[str, Steering] = {}
         self._made: dict[ClassifierBlock, Classifier] = {}
+        self._tokenizers: dict[str, Count] = {}
         self._stopping: asyncio.Task[None] | None = None
         self._retired: list[ConnectionPool] = []  # of replicas that are gone: what runs there may end
         self._watches: dict[Replica, asyncio.Task[None]] = {}
@@ -125,6 +128,7 @@ class Gateway:
             keys, server.max_body_mb << 20, server.max_connections, self._serve, self._serve_stored, self._metrics.count_refusal
         )
         self.app = make_control(self, keys, server.max_body_mb << 20, self.door.next_id, self._lifespan)
+        self._load_tokenizers(policy, str(source.path) if source is not None else "policy")
         self._install(policy, secrets)
 
     async def _serve(self, exchange: Exchange) -> None:
@@ -163,8 +167,9 @@ class Gateway:
         self._names = Names(policy)
         self._targets = {model: self._make_target(*found) for model, found in self._names.listed.items()}
         self.decider = Decider(
-            self._find_target, self.pools, self._make_classifiers(policy), self._make_steering(policy), self._pins, self._stored
-        )
+            self._find_target, self.pools, self._make_classifiers(policy), self._make_steering(policy), self._pins,
+            self._stored, {n: self._tokenizers[p.tokenizer] for n, p in policy.pools.items() if p.tokenizer is not None},
+        )  # fmt: skip
         self._sender = Sender(self.pools, self._connections, secrets.pool_keys, self._retry_budget)
         self.pipeline = Pipeline(
             policy, self.pools, self.decider, self._sender, self._stored, self._recorder, self._tracing,
@@ -208,7 +213,24 @@ class Gateway:
         policy = parse_policy(raw, name)
         if self._source is not None:
             policy = self._source.with_overrides(policy)
+        self._load_tokenizers(policy, name)
         return policy, read_secrets(policy, name)
+
+    def _load_tokenizers(self, policy: Policy, file: str) -> None:
+        """Read the tokenizers that a policy names; takes a while, and is done before anything is replaced."""
+        problems = []
+        wanted = {name: pool.tokenizer for name, pool in policy.pools.items() if pool.tokenizer is not None}
+        for name, path in wanted.items():
+            if path in self._tokenizers:
+                continue
+            try:
+                if reason := why_no_tokenizer(path):
+                    raise ValueError(reason)
+                self._tokenizers[path] = load_tokenizer(path)
+            except ValueError as error:
+                problems.append(Problem(file, 1, 1, f"pools.{name}.tokenizer", str(error)))
+        if problems:
+            raise PolicyError(problems)
 
     async def _watch_file(self, source: PolicyFile) -> None:
         while True:
@@ -244,7 +266,7 @@ class Gateway:
         if isinstance(block, LocalClassifier):
             command = worker_command(block.model, block.kind, block.label, block.max_input_tokens)
             return Local(Worker(command), block.kind, block.deadline_ms, block.max_input_tokens)
-        return Embedded()
+        return Embedded(Scorer(read_weights()))
 
     def _make_steering(self, policy: Policy) -> dict[str, Steering]:
         """Control goes on where its settings stay: a reload doesn't forget what was given."""

@@ -6,6 +6,7 @@ remembered between requests. Sending is `sending.py`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,11 +23,13 @@ from switchyard.routing.policy import (
     hold,
     keep_session,
     nearest_capable,
+    worth_counting,
 )
 from switchyard.routing.pressure import PressureRelief
 from switchyard.routing.session import Pin, Pins, Session, held_pool
 from switchyard.routing.share import ShareControl
 from switchyard.routing.signals import Signals
+from switchyard.routing.tokens import Count, count_prompt
 
 Steering = tuple[ShareControl | None, PressureRelief | None]
 
@@ -66,6 +69,7 @@ class Decider:
         steering: of each route that has it, control of a share and relief of pressure.
         pins: what was decided for sessions.
         stored: places of stored responses.
+        counters: of each pool that has one, its tokenizer.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Decider:
         steering: Mapping[str, Steering],
         pins: Pins,
         stored: Stored,
+        counters: Mapping[str, Count],
     ) -> None:
         self.find_target = find_target
         self._pools = pools
@@ -83,6 +88,7 @@ class Decider:
         self._steering = steering
         self._pins = pins
         self._stored = stored
+        self._counters = counters
 
     async def decide(self, target: Target, signals: Signals, session: Session, remember: bool = True) -> Decision:
         """The pool for this request: capability, facts, session, score, steering - in that order.
@@ -91,6 +97,8 @@ class Decider:
             GatewayError: no pool can serve it.
         """
         name, route = target.route_name, target.route
+        if self._counters:
+            await self._count(target, signals)
         candidates = find_candidates(target.pools, self._pools, signals)
         stored = self._place_of_previous(signals)
         if stored is not None and self._is_there(stored, candidates):
@@ -112,6 +120,13 @@ class Decider:
         if remember and route.use is None and not decision.degraded:
             self._pin(name, session, signals, decision)
         return decision
+
+    async def _count(self, target: Target, signals: Signals) -> None:
+        """Count the prompt with a pool's tokenizer where the estimate leaves open if it fits; in a thread."""
+        for name in target.pools:
+            count = self._counters.get(name)
+            if count is not None and worth_counting(self._pools[name], signals):
+                signals.counted[name] = await asyncio.to_thread(count_prompt, signals.view, count)
 
     def note_move(self, target: Target, session_key: str, signals: Signals, pool: str) -> None:
         """Another pool had to take over: the session goes on there, where the conversation now is."""

@@ -305,7 +305,7 @@ class Pipeline:
 
     def _note_decision(self, decision: Decision, signals: Signals, session: Session, record: Record) -> None:
         record.decision = decision.as_record()
-        record.signals = signals.known()
+        record.signals, record.counted = signals.known(), signals.counted
         record.session, record.session_source = session.key, session.source
         if self._policy.server.log_prompts:
             record.prompt = signals.last_human_text
@@ -448,10 +448,11 @@ def _add_first(reader: AnswerReader, record: Record) -> None:
 
 
 def _count_here(exchange: Exchange, outgoing: Outgoing, shown: Headers) -> None:
-    """The engine can't count tokens: answer with the estimate, and say that it is one."""
-    body = msgspec.json.encode({"input_tokens": max(1, outgoing.signals.prompt_tokens)})
+    """The engine can't count tokens: answer with a count by the pool's tokenizer or an estimate, and say so."""
+    signals, pool = outgoing.signals, outgoing.record.pool
+    body = msgspec.json.encode({"input_tokens": max(1, signals.prompt_tokens_for(pool))})
     outgoing.record.status, outgoing.record.outcome = 200, "ok"
-    estimate = (b"x-switchyard-estimate", b"true")
+    estimate = (b"x-switchyard-estimate", b"tokenizer" if pool in signals.counted else b"true")
     exchange.start(200, [(b"content-type", b"application/json"), estimate, *shown], len(body))
     exchange.write(body)
     exchange.finish()

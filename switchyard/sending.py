@@ -225,7 +225,7 @@ def patch(view: RequestView, signals: Signals, pool: Pool) -> tuple[bytes, list[
     changes = {"model": pool.model_json}
     changed: list[str] = []
     if pool.clamps and pool.context_tokens and signals.max_output_tokens:
-        fits = max(16, pool.context_tokens - signals.prompt_tokens)
+        fits = max(16, pool.context_tokens - signals.prompt_tokens_for(pool.name))
         for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
             value = view.number(name)
             if value is not None and value > fits:

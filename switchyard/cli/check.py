@@ -57,12 +57,16 @@ def _summary(policy: Policy) -> str:
 def find_warnings(policy: Policy, file: str, environment: Mapping[str, str]) -> Iterator[str]:
     """What is no error, but may not do what its author thinks."""
     from switchyard.routing.classify.local import why_not
+    from switchyard.routing.tokens import why_no_tokenizer
 
     try:
         read_secrets(policy, file, environment)
     except PolicyError as error:
         for problem in error.problems:
             yield f"{problem.key}: {problem.message} here; `serve` will refuse to start without it"
+    for name, pool in policy.pools.items():
+        if pool.tokenizer is not None and (reason := why_no_tokenizer(pool.tokenizer)):
+            yield f"pools.{name}.tokenizer: {reason}; `serve` will refuse to start"
     if policy.server.state != "memory":
         yield "server.state: pins are kept in this process only in this version; Redis is not used yet"
     for name, route in policy.routes.items():

@@ -163,6 +163,6 @@ def policy_text(pools: list[Found], silent: list[str], schema: str) -> str:
         "    choose:                                # from small to big; the first that holds",
     ]
     for i, name in enumerate(names[:-1]):
-        lines.append(f"      - {{p_at_least: {0.6 - 0.2 * i / max(1, len(names) - 2):.2f}, use: {name}}}")
+        lines.append(f"      - {{p_at_least: {0.85 - 0.15 * i / max(1, len(names) - 2):.2f}, use: {name}}}")
     lines += [f"      - {{use: {names[-1]}}}", f"    otherwise: {names[-1]}"]
     return "\n".join(lines) + "\n"

@@ -40,6 +40,7 @@ def run(given: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     from switchyard.app import Gateway
     from switchyard.cli.files import read_policy, read_policy_secrets
+    from switchyard.config.load import PolicyError
     from switchyard.config.reload import PolicyFile
     from switchyard.telemetry.logs import set_up_logging
 
@@ -60,6 +61,9 @@ def run(given: argparse.Namespace) -> int:
     listener = listen(policy.server.host, policy.server.port)
     try:
         gateway = Gateway(policy, secrets, source=source)
+    except PolicyError as error:
+        listener.close()
+        raise CommandFailed(str(error), NOT_GOOD) from None
     except OSError as error:
         listener.close()
         raise CommandFailed(f"can't open the decision log {error.filename}: {error.strerror}") from None

@@ -88,7 +88,7 @@ def make_replay(policy: Policy, contexts: dict[str, int] | None = None) -> Repla
         return Target(*found, found[1].pools) if found is not None else None
 
     def make_decider(parts: Parts) -> Decider:
-        return Decider(find_target, parts.pools, parts.classifiers, parts.steering, parts.pins, parts.stored)
+        return Decider(find_target, parts.pools, parts.classifiers, parts.steering, parts.pins, parts.stored, {})
 
     return Replay(policy, make_decider, contexts)
 

@@ -194,6 +194,9 @@ class Pool(Block):
     """Environment variable with the key that the engines want. A client's own key never reaches an engine."""
     context: Literal["auto"] | Count = "auto"
     """Tokens that fit, prompt and answer together; auto reads it from the engine's /v1/models."""
+    tokenizer: Annotated[str, Field(min_length=1)] | None = None
+    """Path of its model's tokenizer.json (extra `tokenizer`): where the estimate leaves open whether a prompt fits, it is
+    counted."""
     accepts: Listed[Capability] = ("tools", "structured_output")
     """What the model can deal with besides text."""
     max_output_tokens: Literal["pass", "clamp"] = "pass"
@@ -306,7 +309,7 @@ class Rule(Block):
 
 
 class EmbeddedClassifier(Block):
-    """In process, without a network, well under a millisecond; a heuristic of surface features for now."""
+    """In process, without a network, well under a millisecond; trained on questions with short answers, silent on the rest."""
 
     type: Literal["embedded"]
     """embedded"""

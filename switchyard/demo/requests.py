@@ -17,6 +17,7 @@ _HARD = (
     "and a sliding window, show how you would debug a race condition in it, and outline how to migrate a running system to it "
     "step by step without losing a request. Then refactor the design so that clock skew of up to 200 ms does no harm."
 )
+_ARITHMETIC = "How many times does an eagle beat its wings in 3 hours, at 12 a minute, if it rests 20 minutes in each hour?"
 _WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 
@@ -75,7 +76,8 @@ def make_asks() -> Iterator[Ask]:
     }
     yield Ask("a trivial question, streamed", chat, body(user("Say hello in one short sentence.")))
     yield Ask("the same without a stream", chat, body(user("Say hello in one short sentence."), stream=False))
-    yield Ask("a hard question", chat, body(user(_HARD)))
+    yield Ask("a question with arithmetic", chat, body(user(_ARITHMETIC)))
+    yield Ask("a hard task", chat, body(user(_HARD)))
     yield Ask("tools are offered", chat, body(user("What is the weather in Paris?"), tools=[tool]))
     yield Ask(
         "a JSON Schema must be followed", chat,

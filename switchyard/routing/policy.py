@@ -60,13 +60,14 @@ def find_candidates(names: Sequence[str], pools: Mapping[str, PoolView], signals
         return Candidates(tuple(fitting), tuple(excluded))
     longest = max(able, key=lambda n: pools[n].context_tokens or 0)
     holds = pools[longest].context_tokens or 0
-    if signals.prompt_tokens > SURE_OVERFLOW * holds:
+    tokens, counted = signals.prompt_tokens_for(longest), longest in signals.counted
+    if tokens > holds * (1 if counted else SURE_OVERFLOW):
         raise ContextOverflow(
-            f"prompt is too long: about {signals.prompt_tokens} tokens (estimated), and the longest pool, {longest}, "
-            f"has a context length of {holds} tokens. Shorten the conversation"
+            f"prompt is too long: {'' if counted else 'about '}{tokens} tokens ({'counted' if counted else 'estimated'}), and "
+            f"the longest pool, {longest}, has a context length of {holds} tokens. Shorten the conversation"
         )
     # The estimate may be wrong by half: the engine that holds most has the last word.
-    return Candidates((longest,), (*excluded, f"about {signals.prompt_tokens} prompt tokens: only {longest} may hold them"))
+    return Candidates((longest,), (*excluded, f"about {tokens} prompt tokens: only {longest} may hold them"))
 
 
 def _serves(pool: PoolView, signals: Signals) -> bool:
@@ -86,7 +87,16 @@ def _fits(pool: PoolView, signals: Signals) -> bool:
     if pool.context_tokens is None:
         return True
     wanted = 1 if pool.clamps else signals.max_output_tokens
-    return signals.prompt_tokens + wanted <= pool.context_tokens
+    return signals.prompt_tokens_for(pool.name) + wanted <= pool.context_tokens
+
+
+def worth_counting(pool: PoolView, signals: Signals) -> bool:
+    """Whether the estimate leaves open if the prompt fits: a tokenizer's count then settles it."""
+    if pool.context_tokens is None or signals.view.counting:
+        return signals.view.counting
+    wanted = 1 if pool.clamps else signals.max_output_tokens
+    most = SURE_OVERFLOW * signals.prompt_tokens + wanted
+    return most > pool.context_tokens and signals.prompt_tokens <= SURE_OVERFLOW * pool.context_tokens
 
 
 def decide_by_facts(name: str, route: Route, candidates: Candidates, signals: Signals) -> Decision | None:

@@ -61,6 +61,7 @@ class Recorded(msgspec.Struct):
     model: str
     decision: RecordedDecision
     signals: dict[str, Any]
+    counted: dict[str, int] = {}
     stream: bool = False
     key: str = ""
     session: str = ""
@@ -145,6 +146,7 @@ class RecordedSignals:
 
     def __init__(self, record: Recorded) -> None:
         self.__dict__.update(record.signals)
+        self.counted = record.counted
         self.view = _RecordedView(record)
 
     def get(self, name: str) -> Any:
@@ -152,6 +154,11 @@ class RecordedSignals:
         if name in self.__dict__:
             return self.__dict__[name]
         raise NotRecorded(f"needs {name}; headers are not recorded" if name.startswith(HEADER_PREFIX) else _lacks(name))
+
+    def prompt_tokens_for(self, pool: str) -> int:
+        """See `Signals.prompt_tokens_for`."""
+        tokens: int = self.counted.get(pool, self.prompt_tokens)
+        return tokens
 
     def __getattr__(self, name: str) -> Any:
         raise NotRecorded(_lacks(name))

@@ -26,7 +26,7 @@ SEEN_TEXT_CHARACTERS = 4_000  # of the human's last text: enough for any surface
 
 CODE_CHARACTERS = 400  # of it, where its share of code is measured
 
-_PROMPT_FIELDS = (
+PROMPT_FIELDS = (
     "messages",
     "system",
     "tools",
@@ -38,7 +38,7 @@ _PROMPT_FIELDS = (
     "text_1",
     "text_2",
 )
-_MEDIA = {
+MEDIA_KINDS = {
     "image_url": "image", "image": "image", "input_image": "image",
     "input_audio": "audio", "audio": "audio", "audio_url": "audio",
 }  # fmt: skip
@@ -108,11 +108,15 @@ class Signals:
     Args:
         view: the request.
         hour: hour of the day, 0..23.
+
+    Attributes:
+        counted: prompt tokens by the tokenizers of some pools, where somebody has counted.
     """
 
     def __init__(self, view: RequestView, hour: int = 0) -> None:
         self.view = view
         self.hour = hour
+        self.counted: dict[str, int] = {}
         self._parts_read: dict[int, list[Part]] = {}
 
     def get(self, name: str) -> Any:
@@ -131,7 +135,11 @@ class Signals:
     def prompt_tokens(self) -> int:
         """Bytes of all that becomes prompt, over `BYTES_PER_TOKEN`; an image or sound counts `MEDIA_TOKENS`."""
         _, count, media_bytes = self._media
-        return max(0, self.view.body.size(*_PROMPT_FIELDS) - media_bytes) // BYTES_PER_TOKEN + MEDIA_TOKENS * count
+        return max(0, self.view.body.size(*PROMPT_FIELDS) - media_bytes) // BYTES_PER_TOKEN + MEDIA_TOKENS * count
+
+    def prompt_tokens_for(self, pool: str) -> int:
+        """As the pool's tokenizer counted them; the estimate where it didn't."""
+        return self.counted.get(pool, self.prompt_tokens)
 
     @lazy
     def max_output_tokens(self) -> int:
@@ -157,7 +165,7 @@ class Signals:
         if not _may_have(item.content, b'"tool_result"'):
             # A message that is all harness (Codex's environment, say) is not a human's.
             return b"<" not in bytes(memoryview(item.content)[:256]) or any(
-                p.type in _MEDIA or _clean(p.text) for p in self._parts(item)
+                p.type in MEDIA_KINDS or _clean(p.text) for p in self._parts(item)
             )
         return any(p.type != "tool_result" and _clean(p.text) for p in self._parts(item))
 
@@ -262,8 +270,8 @@ class Signals:
         kinds: set[str] = set()
         count = size = 0
         for item in self.view.items:
-            if item.type in _MEDIA:
-                kinds.add(_MEDIA[item.type])
+            if item.type in MEDIA_KINDS:
+                kinds.add(MEDIA_KINDS[item.type])
             for content in (item.content, item.output):
                 if content is NULL:
                     continue
@@ -384,7 +392,7 @@ class Signals:
             self.client in _TITLING_CLIENTS
             and self.tools == 0
             and self.turns <= 2  # the ask, and for some clients the text to be titled
-            and view.body.size(*_PROMPT_FIELDS) < 16_000
+            and view.body.size(*PROMPT_FIELDS) < 16_000
             and _TITLE.search(f"{self.system_text[:2000]}\n{self.last_human_text[:300]}")
         ):
             return "title"
@@ -429,8 +437,8 @@ def find_media(content: msgspec.Raw, depth: int = 0) -> Iterator[tuple[str, int]
     if bytes(text[:1]) != b"[" or depth > MEDIA_DEPTH or not _MEDIA_MARK.search(text):
         return
     for raw, part in raw_parts(content):
-        if part.type in _MEDIA:
-            yield _MEDIA[part.type], len(memoryview(raw))
+        if part.type in MEDIA_KINDS:
+            yield MEDIA_KINDS[part.type], len(memoryview(raw))
         elif part.content is not NULL:
             yield from find_media(part.content, depth + 1)
 

@@ -108,7 +108,7 @@ class Simulation:
             share = ShareControl(route.share, [step.use for step in route.choose]) if route.share else None
             steering[name] = (share, PressureRelief(route.pressure, route.choose) if route.pressure else None)
         pins = Pins(self._policy.server.session_ttl_s, self._loop.time)
-        return Decider(find_target, self._pools, classifiers, steering, pins, self)
+        return Decider(find_target, self._pools, classifiers, steering, pins, self, {})
 
     def place_of(self, response_id: str) -> tuple[str, str] | None:
         """See `deciding.Stored`: nothing is stored here, so a follow-up is decided like any other request."""

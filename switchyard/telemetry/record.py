@@ -25,6 +25,7 @@ class Record:
         tries: requests written to an engine; more than attempts when a kept connection had died.
         decision: what `Decision.as_record` gives.
         signals: those that were read.
+        counted: prompt tokens by the tokenizers of pools, where somebody had to count.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Record:
     session: str = ""
     session_source: str = ""
     signals: dict[str, Any] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)
     prompt: str | None = None
     decision: dict[str, Any] = field(default_factory=dict)
     pool: str = ""
@@ -81,6 +83,8 @@ class Record:
             "bytes": {"request": self.request_bytes, "answer": self.answer_bytes},
             "tokens": {"input": self.input_tokens, "output": self.output_tokens, "cached": self.cached_tokens},
         }  # fmt: skip
+        if self.counted:
+            line["counted"] = self.counted
         if self.escalation:
             line["escalation"] = self.escalation
         if self.case:

@@ -21,6 +21,7 @@ from switchyard.config.vocabulary import SIGNALS
 from switchyard.errors import LEAVES, BrokenStream, GatewayError, InvalidRequest
 from switchyard.routing.classify.embedded import EmbeddedClassifier
 from switchyard.routing.classify.model import read_probability
+from switchyard.routing.classify.scorer import Scorer, read_weights
 from switchyard.routing.request import Body, RequestView
 from switchyard.routing.session import identify
 from switchyard.routing.signals import Signals
@@ -34,6 +35,7 @@ from .front import front
 
 PROTOCOLS = ("chat", "completions", "messages", "responses", "embeddings", "rerank", "score", "tokenize")
 LOOP = asyncio.new_event_loop()
+_EMBEDDED = EmbeddedClassifier(Scorer(read_weights()))
 """For what wants futures and a clock; it runs only where a target says so."""
 
 
@@ -550,7 +552,7 @@ def _readings(view: RequestView, signals: Signals) -> Iterator[Callable[[], Any]
     yield lambda: signals.opening
     yield lambda: signals.last_human_text.encode()
     yield lambda: signals.system_text.encode()
-    yield lambda: _run(EmbeddedClassifier().score(signals))
+    yield lambda: _run(_EMBEDDED.score(signals))
 
 
 def _run(coroutine: Any) -> Any:

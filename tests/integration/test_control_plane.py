@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from .client import PATHS, Client, ask, error_of, eventually
 from .engine import DeadPort, Engine, reply
@@ -141,6 +144,40 @@ def test_tokens_are_counted_as_the_engine_says(client: Client, gateway: Gateway)
     client.post(*ask("chat", stream=True))
     assert gateway.metric("switchyard_usage_missing_total", pool="small") == missing + 1
     assert gateway.record()["tokens"]["output"] is None, "missing is not zero"
+
+
+# ---- a pool's tokenizer ----
+
+
+def test_a_tokenizer_counts_where_the_estimate_leaves_it_open(start: Start, tmp_path: Path) -> None:
+    """750 estimated tokens are 500 by the tokenizer: they fit the small pool; 700 don't, and 2,500 fit nobody."""
+    tokenizer = Tokenizer(models.WordLevel({"hello": 0, "?": 1}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    engine = start(Engine("acme/m"))
+    counting = {"tokenizer": str(tmp_path / "tokenizer.json")}
+    pools = {"small": pool(engine, context=600, **counting), "big": pool(engine, context=2_000, **counting)}
+    gateway = start(Gateway(policy(pools, {"auto": {"choose": [{"use": "small"}, {"use": "big"}], "otherwise": "small"}})))
+    client = gateway.client()
+    for words, expected in ((500, "small"), (700, "big"), (2_500, None)):
+        answer = client.post(*ask("chat", "hello " * words, "auto"))
+        assert answer.pool == expected, words
+    assert answer.status == 400
+    assert "2503 tokens (counted)" in answer.json()["error"]["message"]
+    assert gateway.decisions()[1]["counted"] == {"small": 703, "big": 703}
+    engine.play_at(PATHS["count"], reply({"detail": "Not Found"}, 404))
+    counted = client.post(*ask("count", "hello " * 40, "small"))
+    assert (counted.json(), counted.header("x-switchyard-estimate")) == ({"input_tokens": 43}, "tokenizer")
+
+
+def test_a_tokenizer_that_is_none_changes_nothing(start: Start, tmp_path: Path) -> None:
+    engine = start(Engine("acme/m"))
+    gateway = start(Gateway(policy({"only": pool(engine)})))
+    new = policy({"only": pool(engine, tokenizer=str(tmp_path / "tokenizer.json"))})
+    answer = gateway.client().post("/admin/policy", json.dumps(new).encode())
+    assert answer.status == 400
+    assert "pools.only.tokenizer" in answer.json()["problems"][0]
+    assert gateway.client().post(*ask("chat", model="only")).status == 200
 
 
 # ---- count_tokens ----

@@ -17,8 +17,8 @@ _texts = itertools.count(1)
 
 
 def judged(kind: str = "chat", model: str = "judged") -> tuple[str, dict[str, Any]]:
-    """A request whose words nobody has judged before."""
-    return ask(kind, f"hi number {next(_texts)}", model)
+    """A request whose words nobody has judged before; the embedded classifier knows its kind."""
+    return ask(kind, f"Say hello {next(_texts)}.", model)
 
 
 @pytest.fixture(scope="module")

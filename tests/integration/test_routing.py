@@ -13,7 +13,9 @@ from .engine import Engine, reply
 from .gateway import Gateway, policy, pool
 
 Start = Callable[..., Any]
-EASY, HARD = "hi", "Prove the theorem thoroughly, derive the complexity, debug the deadlock and refactor the design. " * 20
+EASY = "hi"  # has a high p by the embedded classifier
+MIDDLING = "How many times does an eagle of 12 years beat its wings in 3 hours, if it rests 20 minutes in each hour?"  # lower
+HARD = "Prove the theorem thoroughly, derive the complexity, debug the deadlock and refactor the design. " * 20  # it abstains
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 
@@ -37,7 +39,7 @@ def served() -> Iterator[tuple[Engine, Engine, Gateway]]:
             "small": pool(small, accepts=["tools"]), "big": pool(big, accepts=["tools", "structured_output", "images"]),
             "default": pool(small), "clamping": pool(small, accepts=["tools"], max_output_tokens="clamp"),
         }  # fmt: skip
-        classified = {"classify": [{"type": "embedded"}], "choose": [{"p_at_least": 0.5, "use": "small"}, {"use": "big"}]}
+        classified = {"classify": [{"type": "embedded"}], "choose": [{"p_at_least": 0.85, "use": "small"}, {"use": "big"}]}
         rules = [
             {"when": {"header.x-team": "gold"}, "use": "big", "why": "gold gets the best"},
             {"when": {"request_class": "title"}, "use": "small"},
@@ -51,7 +53,7 @@ def served() -> Iterator[tuple[Engine, Engine, Gateway]]:
             "per-request": classified | {"decide_per": "request"},
             "per-session": classified | {"decide_per": "session"},
             "text-only": {"choose": [{"use": "small"}]},
-            "clamped": {"classify": [{"type": "embedded"}], "choose": [{"p_at_least": 0.5, "use": "clamping"}, {"use": "big"}]},
+            "clamped": classified | {"choose": [{"p_at_least": 0.85, "use": "clamping"}, {"use": "big"}]},
         }
         with Gateway(policy(pools, routes)) as gateway:
             yield small, big, gateway
@@ -101,13 +103,12 @@ def test_names_that_nobody_has(world: World, model: str) -> None:
 
 
 def test_easy_and_hard(world: World) -> None:
-    easy, hard = world.ask(EASY), world.ask(HARD)
-    assert (easy.pool, hard.pool) == ("small", "big")
-    assert "embedded" in easy.reason
-    assert "0.5" in easy.reason
-    record = world.gateway.record()
-    assert record["decision"]["kind"] == "score"
-    assert 0 < record["decision"]["p"] < 0.5
+    easy, middling, hard = world.ask(EASY), world.ask(MIDDLING), world.ask(HARD)
+    assert (easy.pool, middling.pool, hard.pool) == ("small", "big", "big")
+    assert (easy.reason, middling.reason) == ("p 0.90 >= 0.85 by embedded", "p 0.78 < 0.85 by embedded")
+    assert hard.reason.startswith("otherwise: embedded: it asks for a text or a change")
+    kinds = [record["decision"]["kind"] for record in world.gateway.decisions()[:3][::-1]]
+    assert kinds == ["score", "score", "otherwise"]
 
 
 def test_a_rule_comes_before_a_score(world: World) -> None:
@@ -237,7 +238,7 @@ def history(*texts: str, loop: int = 0) -> list[dict[str, Any]]:
 def test_a_tool_loop_is_held(world: World) -> None:
     """With a session id and without: the pool where it began, though the text is judged otherwise by now."""
     for headers in ([("x-session-id", "loop-1")], []):
-        texts = [EASY + str(headers)]
+        texts = [f"Say hello {len(headers)} times."]
         first = world.ask(messages=history(*texts), tools=[TOOL], headers=headers)
         assert first.pool == "small"
         for loop in range(1, 4):
@@ -271,15 +272,16 @@ def test_decide_per_request_and_per_session(world: World) -> None:
 def test_a_rule_holds_for_some_turns(world: World) -> None:
     """Two failed tools: up for three turns, then back to what the session had."""
     session = [("x-session-id", "hold-1")]
-    assert world.ask(messages=history("one"), headers=session).pool == "small"
-    failed = history("one", loop=2)
+    turns = ["Say one.", "Say two.", "Say three.", "Say four."]
+    assert world.ask(messages=history(*turns[:1]), headers=session).pool == "small"
+    failed = history(*turns[:1], loop=2)
     for message in failed:
         if message["role"] == "tool":
             message["content"] = "Error: no such file"
     assert world.ask(messages=failed, headers=session).pool == "big"
-    assert world.ask(messages=history("one", "two"), headers=session).pool == "big"
-    assert world.ask(messages=history("one", "two", "three"), headers=session).pool == "big"
-    assert world.ask(messages=history("one", "two", "three", "four"), headers=session).pool == "small"
+    assert world.ask(messages=history(*turns[:2]), headers=session).pool == "big"
+    assert world.ask(messages=history(*turns[:3]), headers=session).pool == "big"
+    assert world.ask(messages=history(*turns), headers=session).pool == "small"
 
 
 def test_sessions_of_clients(world: World) -> None:
@@ -341,7 +343,7 @@ def test_a_conversation_stays_on_its_replica(start: Start) -> None:
 @pytest.fixture
 def pair(start: Start) -> tuple[Engine, Engine, Gateway]:
     small, big = start(Engine("acme/small")), start(Engine("acme/big"))
-    route = {"classify": [{"type": "embedded"}], "choose": [{"p_at_least": 0.5, "use": "small"}, {"use": "big"}]}
+    route = {"classify": [{"type": "embedded"}], "choose": [{"p_at_least": 0.85, "use": "small"}, {"use": "big"}]}
     gateway = start(Gateway(policy({"small": pool(small), "big": pool(big)}, {"auto": route})))
     return small, big, gateway
 
