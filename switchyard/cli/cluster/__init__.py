@@ -16,6 +16,7 @@ COMMANDS = {
     "check": "say everything that is wrong with a cluster file, with the memory arithmetic",
     "plan": "where everything runs, how fast it will be, what routing gains for a mix, and which split is best",
     "render": "write what starts it: pools, Compose, systemd, Kubernetes, sparkrun",
+    "speeds": "the published speeds that predictions rest on, and how well the models fit them",
     "simulate": "predict what a cluster does with traffic, by the gateway's own code on virtual time",
     "lend": "lend nodes: drain what runs there, note the lease, say what to stop and how to start a training run",
     "return": "take lent nodes back: note it, say what to start, let the gateway use them again",

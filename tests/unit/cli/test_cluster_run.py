@@ -34,6 +34,18 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def test_speeds_keep_measured_fitted_and_left_out_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "speeds"]) == 0
+    out = capsys.readouterr().out
+    assert "8 nodes, ring                    40.11     39.99   -0.3%     -4.5%" in out
+    assert "4 requests, in all               51.00     50.73   -0.5%     -0.9%" in out
+    assert main(["cluster", "speeds", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [len(t["rows"]) for t in found["tables"]] == [7, 6, 3]
+    assert found["tables"][0]["rows"][-1]["left_out_error"] is None
+    assert found["parameters"]["decode_s"]["weights"] == pytest.approx(0.0757, rel=0.01)
+
+
 # ---- simulate ----
 
 
