@@ -46,6 +46,7 @@ ANSWER_TOKENS = 200
 WARM_UP = 0.25
 """Share of the run that isn't counted: queues fill, batches fall out of step."""
 TOLERANCE = 0.03
+LOOK_EVERY_S = 0.05
 LABEL = "x-label"
 
 
@@ -58,6 +59,7 @@ class Point:
         realised: share of hard ones among those counted.
         requests_s: completions in an emulated second.
         gateway_cpu: share of a core that the gateway took; None where there was none.
+        lag_ms: how late a timer of the load generator was in the mean, in real time: other load on the machine shows here.
     """
 
     share: float
@@ -66,6 +68,7 @@ class Point:
     counted: int
     failed: int
     gateway_cpu: float | None = None
+    lag_ms: float | None = None
 
 
 def arms(share: float) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -121,16 +124,16 @@ def run_emulated(share: float, speedup: float, seconds: float, folder: Path) -> 
                     gateway.send_signal(signal.SIGTERM)
         finally:
             emulator.send_signal(signal.SIGTERM)
-    return count(share, load.done, seconds, speedup, load.failed, cpu)
+    point = count(share, load.done, seconds, speedup, load.failed)
+    point.gateway_cpu, point.lag_ms = cpu, 1000 * load.lag_s
+    return point
 
 
-def count(
-    share: float, done: list[tuple[float, bool]], seconds: float, speedup: float, failed: int, cpu: float | None
-) -> Point:
+def count(share: float, done: list[tuple[float, bool]], seconds: float, speedup: float, failed: int) -> Point:
     """Completions after the warm-up. `done`: when, in seconds of the run's own clock, and whether it was hard."""
     begin, end = seconds / speedup * WARM_UP, seconds / speedup
     counted = [hard for at_s, hard in done if begin <= at_s < end]
-    return Point(share, sum(counted) / len(counted), len(counted) / (end - begin) / speedup, len(counted), failed, cpu)
+    return Point(share, sum(counted) / len(counted), len(counted) / (end - begin) / speedup, len(counted), failed)
 
 
 def _gateway_port(log: Path, gateway: subprocess.Popen[bytes]) -> int:
@@ -166,12 +169,17 @@ class Load:
         self._random = Random(1)
         self.done: list[tuple[float, bool]] = []
         self.failed = 0
+        self.lag_s = 0.0
 
     async def run(self, real_s: float) -> None:
         """Ask for so long; what runs at the end is dropped."""
         self._began = time.monotonic()
         tasks = [asyncio.create_task(self._ask_on()) for _ in range(self._clients)]
-        await asyncio.sleep(real_s)
+        lags = []
+        while (begin_s := time.monotonic()) < self._began + real_s:
+            await asyncio.sleep(LOOK_EVERY_S)
+            lags.append(time.monotonic() - begin_s - LOOK_EVERY_S)
+        self.lag_s = sum(lags) / len(lags)
         for task in tasks:
             task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
@@ -227,7 +235,7 @@ def run_simulated(share: float, seconds: float) -> Point:
     conversations = Conversations(Mix(share or 1.0, "auto", PROMPT_TOKENS, ANSWER_TOKENS), stage.policy)
     results = run(stage, lambda s: s.saturate(conversations, stage.places, seconds))
     done = [(o.ended_s, o.pool == "big") for o in results.outcomes if not o.error]
-    return count(share, done, seconds, 1.0, sum(bool(o.error) for o in results.outcomes), None)
+    return count(share, done, seconds, 1.0, sum(bool(o.error) for o in results.outcomes))
 
 
 # ---- results ----
@@ -348,7 +356,8 @@ def main() -> int:
                 point = asdict(run_emulated(share, given.speedup, given.seconds, Path(work)))
             found["emulated"].append(point)
             print(
-                f"share {share:g}: {point['requests_s']:.3f} answers/s, gateway {point['gateway_cpu']:.0%} of a core",
+                f"share {share:g}: {point['requests_s']:.3f} answers/s, gateway {point['gateway_cpu']:.0%} of a core, "
+                f"timers {point['lag_ms']:.1f} ms late",
                 flush=True,
             )
     rows = summarise(found)
