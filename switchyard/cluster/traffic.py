@@ -21,6 +21,8 @@ from switchyard.routing.recorded import Recorded, RecordedDecision
 BLOCK_TOKENS = 256
 """Of simulated prefix caches: coarse, since a prompt of 100,000 tokens has many blocks."""
 GUESSED_ANSWER_TOKENS = 200
+ANSWERLESS = frozenset({"embeddings", "rerank", "score", "tokenize"})
+"""Protocols whose answers are read off the prompt at once."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -77,7 +79,7 @@ def from_log(records: Iterable[Recorded], times: float = 1.0) -> list[Ask]:
     asks = []
     for record in records:
         prompt = record.tokens.get("input") or record.signals.get("prompt_tokens") or 1
-        answer = record.tokens.get("output")
+        answer = 1 if record.protocol in ANSWERLESS else record.tokens.get("output")
         arrived_s = record.ended_s - (record.ms.get("total") or 0.0) / 1000
         asks.append(Ask(record, max(1, prompt), max(1, answer or GUESSED_ANSWER_TOKENS), arrived_s, guessed=not answer))
     asks.sort(key=lambda ask: ask.at_s)

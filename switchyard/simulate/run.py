@@ -12,9 +12,10 @@ from random import Random
 from typing import Any, cast
 
 import httpx
+import msgspec
 
 from switchyard.cluster.engine import Engine, Job
-from switchyard.cluster.traffic import Ask, Conversations, is_nth
+from switchyard.cluster.traffic import QUIET_SIGNALS, Ask, Conversations, is_nth
 from switchyard.config.policy import Policy
 from switchyard.deciding import Decider, Target
 from switchyard.emulate.engine import LivingEngine
@@ -44,6 +45,8 @@ from switchyard.upstream.retry import RetryBudget
 
 WATCHED_S = 120.0
 """So long after a fault is over, the replica's probes go on; without a fault nothing is probed."""
+RETRY_AFTER_S = 2.0
+"""A client whose request was refused goes on after this, as the gateway's own answer asks it to."""
 
 log = logging.getLogger("switchyard.simulate")
 
@@ -84,7 +87,7 @@ class Simulation:
         self._escalate = escalate
         self._could_escalate = 0
         self._trace = PassedOn({})
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._watches: dict[Replica, asyncio.Task[None]] = {}
         self._failure: BaseException | None = None
         self.outcomes: list[Outcome] = []
@@ -133,8 +136,7 @@ class Simulation:
 
         async def go_on() -> None:
             while True:
-                for ask in conversations.next():
-                    await self._serve(ask)
+                await self._talk(conversations.next())
 
         for _ in range(clients):
             self._start(go_on())
@@ -154,7 +156,8 @@ class Simulation:
 
     async def _talk(self, asks: Iterable[Ask]) -> None:
         for ask in asks:
-            await self._serve(ask)
+            if not await self._serve(ask):
+                await asyncio.sleep(RETRY_AFTER_S)
 
     async def _until(self, seconds: float) -> Results:
         await asyncio.sleep(seconds)
@@ -176,12 +179,12 @@ class Simulation:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._check()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task: asyncio.Task[None] = self._loop.create_task(work)
+    def _start(self, work: Coroutine[Any, Any, object]) -> None:
+        task: asyncio.Task[object] = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._note_end)
 
-    def _note_end(self, task: asyncio.Task[None]) -> None:
+    def _note_end(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._failure = task.exception()
@@ -193,8 +196,8 @@ class Simulation:
 
     # ---- one request ----
 
-    async def _serve(self, ask: Ask) -> None:
-        """What `pipeline.py` does, as far as it takes time or a place."""
+    async def _serve(self, ask: Ask) -> bool:
+        """What `pipeline.py` does, as far as it takes time or a place; False when the request failed."""
         outcome = Outcome(self._loop.time(), ask.answer_tokens, guessed=ask.guessed)
         try:
             decision = await self._decide(ask.record, outcome)
@@ -207,6 +210,7 @@ class Simulation:
             outcome.error = error.code
         outcome.ended_s = self._loop.time()
         self.outcomes.append(outcome)
+        return not outcome.error
 
     async def _decide(self, record: Recorded, outcome: Outcome) -> Decision:
         target = self._decider.find_target(record.model)
@@ -227,7 +231,8 @@ class Simulation:
         self._jobs[number] = ask.job()
         view = RequestView(record.protocol, Body(body_for(number)), {}, record.key)
         kept = Record(id=str(number), path="", protocol=record.protocol, began_s=0.0)
-        signals = cast(Signals, RecordedSignals(record))
+        told = {**QUIET_SIGNALS, "prompt_tokens": ask.prompt_tokens, **record.signals}  # sending never does without
+        signals = cast(Signals, RecordedSignals(msgspec.structs.replace(record, signals=told)))
         affinity = record.session or record.id
         return Outgoing(b"POST", b"/", [], view, signals, affinity, kept, self._trace), number
 

@@ -33,7 +33,6 @@ class MemoryResponse:
 
     headers: Headers = []
     length: int | None = None
-    has_begun = True
     streams = False
 
     def __init__(self, engine: LivingEngine, job: Job, status: int, loop: asyncio.AbstractEventLoop) -> None:

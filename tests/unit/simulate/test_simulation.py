@@ -102,8 +102,9 @@ def test_an_unknown_replica_has_no_faults():
         saturate(0.5, faults=[parse_fault("big-9=kill")])
 
 
-def test_a_full_queue_refuses_and_says_so():
-    found = saturate(0.9, clients=40, policy_=policy(queue=1, queue_timeout_s=1), seconds=60)
+@pytest.mark.parametrize("share", [0.9, 1.0])
+def test_a_full_queue_refuses_and_says_so(share):
+    found = saturate(share, clients=40, policy_=policy(queue=1, queue_timeout_s=1), seconds=60)
     assert set(found["errors"]) <= {"pool_saturated", "queue_timeout", "queue_deadline"}
     assert found["errors"]
 
@@ -144,6 +145,15 @@ def test_a_log_is_played_at_its_times():
     assert {p["pool"]: p["requests"] for p in found["pools"]} == {"big": 10, "small": 30}
     assert from_log(log, times=2)[-1].at_s == pytest.approx(39.0)
     assert from_log([]) == []
+
+
+def test_a_meagre_record_is_enough():
+    record = recorded(0, 0, "small", output=None)
+    record.signals, record.protocol, record.tokens = {"turns": 1, "tool_loop": False}, "embeddings", {}
+    stage = set_stage(cluster(), policy({"use": "small"}))
+    found = report(run(stage, lambda s: s.play(from_log([record]))))
+    assert found["answered"] == 1
+    assert found["answer_tokens_s"] * found["span_s"] == pytest.approx(1, abs=0.01)
 
 
 def test_another_policy_moves_recorded_requests():
