@@ -15,6 +15,8 @@ from switchyard.emulate.pace import Pace
 
 OFTEN_S = 0.002
 """Real seconds between two looks at the streams of an engine: under compressed time, several tokens come at once."""
+AT_LEAST_S = 1e-6
+"""A clock that runs slow rounds: a moment that is all but there must not be waited for in steps of nothing."""
 PEER_DEAD_S = 0.06
 """How fast a request fails when a rank other than the head's is dead, as seen with vLLM over two nodes."""
 
@@ -102,7 +104,7 @@ class LivingEngine:
         at_s = self.engine.step_end_s if self._streams else self.engine.next_s
         delay_s = self.pace.real_s_until(at_s) if at_s is not None else None
         if delay_s is not None:
-            delay_s = max(delay_s, OFTEN_S) if self._streams else delay_s
+            delay_s = max(delay_s, OFTEN_S if self._streams else AT_LEAST_S)
             self._wake = asyncio.get_running_loop().call_later(delay_s, self._on_wake)
 
     def _on_wake(self) -> None:

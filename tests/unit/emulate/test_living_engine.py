@@ -2,7 +2,7 @@
 
 import asyncio
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from switchyard.cluster.engine import Engine, Job
@@ -45,6 +45,7 @@ asks = st.lists(
 faults = st.lists(st.tuples(st.floats(0, 25), st.sampled_from(KINDS), st.floats(0.1, 5)), max_size=4)
 
 
+@settings(max_examples=300)
 @given(asks, faults)
 def test_nobody_is_forgotten(asking, failing):
     loop = VirtualLoop()
