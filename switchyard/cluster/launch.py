@@ -64,6 +64,11 @@ class Launch:
         """Whether the replica has ranks on other nodes, too."""
         return len(self.replica.nodes) > 1
 
+    @property
+    def rdma(self) -> bool:
+        """Whether it needs the node's RDMA devices."""
+        return self.wide and bool(self.node.hca)
+
 
 def launches(cluster: Cluster, layout: Layout) -> tuple[Launch, ...]:
     """Every rank of every replica that runs, replicas in the order of the file."""
@@ -84,7 +89,7 @@ def _launch(cluster: Cluster, replica: Replica, rank: int) -> Launch:
         node=node,
         image=node.image or pool.image,
         argv=(*serve(pool, replica.shift), *where, *engine_flags(pool, node)),
-        node_env=node_environment(cluster, node) if wide else {},
+        node_env=node_environment(node) if wide else {},
         env=pool_environment(cluster, pool),
         gpus=gpus,
         whole_machine=len(gpus) == node.gpus and not node.gpu_ids,
@@ -152,7 +157,6 @@ def pool_environment(cluster: Cluster, pool: Pool) -> dict[str, str]:
     }
     if pool.nodes_per_replica > 1:
         env |= {
-            "NCCL_NET": "IB",
             "NCCL_CROSS_NIC": "1",
             "NCCL_IGNORE_CPU_AFFINITY": "1",
             "NCCL_CUMEM_ENABLE": "0",
@@ -167,7 +171,7 @@ def pool_environment(cluster: Cluster, pool: Pool) -> dict[str, str]:
     return env | pool.env
 
 
-def node_environment(cluster: Cluster, node: Node) -> dict[str, str]:
+def node_environment(node: Node) -> dict[str, str]:
     """Variables that follow from a node's cards and cables; needed by ranks that talk to other nodes."""
     env: dict[str, str] = {}
     if node.fabric is not None:
@@ -177,5 +181,5 @@ def node_environment(cluster: Cluster, node: Node) -> dict[str, str]:
             env[name] = node.fabric_ifname
         env["OMPI_MCA_btl_tcp_if_include"] = node.fabric_ifname
     if node.hca:
-        env["NCCL_IB_HCA"] = ",".join(node.hca)
+        env |= {"NCCL_NET": "IB", "NCCL_IB_HCA": ",".join(node.hca)}  # never TCP by accident
     return env

@@ -73,7 +73,8 @@ class Routed:
         estimate: requests a second by the rates that are known or estimated, and the pool that is full first.
         estimate_ratio: the same against the big model alone.
         certain: whether all rates are measured or fitted to measurements of that very model.
-        escalated_ratio: with ESCALATED of the others' requests done by the big pool, too.
+        escalated_share: of the others' requests, that the big pool has to do, too, in `escalated_ratio`.
+        escalated_ratio: with those escalations.
         lent_ratio: with one big replica fewer; None when there is only one.
     """
 
@@ -86,6 +87,7 @@ class Routed:
     estimate: tuple[float, str] | None
     estimate_ratio: float | None
     certain: bool
+    escalated_share: float
     escalated_ratio: float | None
     lent_ratio: float | None
 
@@ -225,6 +227,7 @@ def _routed(cluster: Cluster, layout: Layout, pools: Mapping[str, PoolPlan], sha
         estimate=estimate,
         estimate_ratio=by_rates,
         certain=all(_certain(cluster, pools[name]) for name, part in shares.items() if part > 0),
+        escalated_share=ESCALATED,
         escalated_ratio=None if ratio is None else against_all_big(with_escalation, replicas, alone),
         lent_ratio=None if ratio is None or replicas < 2 else against_all_big(share, replicas - 1, alone),
     )

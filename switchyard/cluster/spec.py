@@ -8,69 +8,36 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from switchyard.cluster.fields import (
+    BYTES_A_PARAMETER,
+    VISIBLE_GIB,
+    VISIBLE_SHARE,
+    Address,
+    Flag,
+    FlagName,
+    Format,
+    Gibibytes,
+    Image,
+    Interface,
+    Label,
+    Line,
+    ModelName,
+    Moment,
+    NodeState,
+    PathText,
+    Port,
+    Rate,
+    Resource,
+)
 from switchyard.config.load import FileError, Form, Loaded, parse
 from switchyard.config.policy import Block, Count, Listed, Name, Variable, whole
 from switchyard.config.references import Finding, nearest
-
-Gibibytes = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Format = Literal["bf16", "fp8", "nvfp4", "mxfp4"]
-NodeState = Literal["active", "cordoned", "lent"]
-
-BYTES_A_PARAMETER: dict[Format, float] = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "mxfp4": 0.531}
-"""Scales included; what a checkpoint keeps in a wider format comes on top, so its real size is better."""
-VISIBLE_GIB = {128.0: 121.7}
-"""What nodes of a nominal size were seen to show (`free`, `nvidia-smi`): a DGX Spark."""
-VISIBLE_SHARE = 0.95
-"""Of other sizes so much is assumed to be visible, and the size to be decimal."""
-
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-_ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:]+:[0-9A-Fa-f:.]*")
-_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
-_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
-_PATH = re.compile(r"[A-Za-z0-9._/~-][A-Za-z0-9._/@+=,~-]*")
-_FLAG = re.compile(r"[a-z][a-z0-9_]*")
-_VALUE = re.compile(r"[^\x00-\x1f\x7f]*")
-
-
-def _pattern(pattern: re.Pattern[str], what: str) -> AfterValidator:
-    """These texts end up in commands, unit files and manifests: only what needs no quoting there is taken."""
-
-    def fits(value: str) -> str:
-        if not pattern.fullmatch(value) or len(value) > 512:
-            raise PydanticCustomError("pattern", "{what} is expected", {"what": what})
-        return value
-
-    return AfterValidator(fits)
-
-
-def _moment(value: str) -> str:
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise PydanticCustomError("moment", "a moment with its time zone is expected, like '2026-12-01T18:00:00+01:00'")
-    return value
-
-
-Label = Annotated[str, _pattern(_LABEL, "a name of small letters, digits and -, at most 40,")]
-Address = Annotated[str, _pattern(_ADDRESS, "an IP address or a host name")]
-Interface = Annotated[str, _pattern(_INTERFACE, "the name of an interface, like enp1s0f1np1,")]
-Image = Annotated[str, _pattern(_REFERENCE, "an image, like registry/name:tag or name@sha256:...,")]
-PathText = Annotated[str, _pattern(_PATH, "a path without spaces and quotes")]
-Moment = Annotated[str, AfterValidator(_moment)]
-FlagName = Annotated[str, _pattern(_FLAG, "the name of a flag with _ for -, like max_model_len,")]
-Flag = bool | int | Annotated[float, Field(allow_inf_nan=False)] | Annotated[str, _pattern(_VALUE, "one line of text")]
 
 
 class Fabric(Block):
@@ -137,7 +104,7 @@ class Node(Hardware):
     differ: each says which are its own."""
     state: NodeState = "active"
     """active; cordoned: nothing is placed on it; lent: somebody else has it until the lease ends."""
-    owner: Annotated[str, _pattern(_VALUE, "one line of text")] | None = None
+    owner: Line | None = None
     """Who has a lent node."""
     until: Moment | None = None
     """End of the lease, quoted, like '2026-12-01T18:00:00+01:00'."""
@@ -233,7 +200,7 @@ class Speed(Block):
 class Pool(Block):
     """Replicas that serve one model and stand in for each other."""
 
-    model: Annotated[str, _pattern(_REFERENCE, "the name of a model, like openbmb/MiniCPM5-2B,")]
+    model: ModelName
     """The name that the engines serve, and that the gateway asks them for."""
     path: PathText | None = None
     """Where the engine finds the checkpoint (inside the container: /models/...); left out: `model`, from the hub's cache."""
@@ -261,7 +228,7 @@ class Pool(Block):
     engine: dict[FlagName, Flag | Listed[Flag] | dict[str, Flag]] = {}
     """Flags of `vllm serve` with _ for -, like max_model_len: 131072; true is --flag, false is --no-flag. One is ours:
     kv_cache_memory_gb, the KV cache of each rank in GiB (--kv-cache-memory-bytes)."""
-    env: dict[Variable, Annotated[str, _pattern(_VALUE, "one line of text")]] = {}
+    env: dict[Variable, Line] = {}
     """More environment variables for the engines. No secrets."""
     checkpoint: Checkpoint = Checkpoint()
     """The weights: what the memory arithmetic needs."""
@@ -295,7 +262,7 @@ class Kubernetes(Block):
 
     namespace: Label = "switchyard"
     """Namespace of everything."""
-    gpu_resource: Annotated[str, _pattern(_REFERENCE, "the name of a resource, like nvidia.com/gpu,")] = "nvidia.com/gpu"
+    gpu_resource: Resource = "nvidia.com/gpu"
     """Name of the GPUs in requests and limits."""
 
 
@@ -359,8 +326,8 @@ def find_dangling(document: dict[str, Any]) -> Iterator[Finding]:
                 continue
             hint = "each node has its own"
             if key != "name":
-                mine, theirs = (_list(e.get("gpu_ids")) for e in (entry, entries[seen[value]]))
-                if mine and theirs and not set(mine) & set(theirs):
+                mine, theirs = ({str(gpu) for gpu in _list(e.get("gpu_ids"))} for e in (entry, entries[seen[value]]))
+                if mine and theirs and not mine & theirs:
                     continue  # one machine, whose GPUs differ
                 hint += "; of one machine with several kinds of GPUs, each says which are its own: gpu_ids"
             yield ("nodes", i, key), f"nodes[{seen[value]}] has {value} already", hint

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
 from switchyard.cli.cluster.files import add_file, now, read_file, read_named_policy
 from switchyard.cli.main import GOOD, NOT_GOOD
-from switchyard.cluster.check import Report, check
-from switchyard.cluster.spec import Cluster, ClusterError, parse_cluster
-from switchyard.config.load import Loaded, Problem
+
+if TYPE_CHECKING:
+    from switchyard.cluster.check import Report
+    from switchyard.cluster.spec import Cluster
+    from switchyard.config.load import Loaded, Problem
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Check a file."""
+    from switchyard.cluster.check import check
+    from switchyard.cluster.spec import ClusterError, parse_cluster
+
     path: str = given.cluster
     try:
         loaded = parse_cluster(read_file(path), path)

@@ -6,11 +6,14 @@ import argparse
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from switchyard.cli.main import COULD_NOT_RUN, NOT_GOOD, CommandFailed
-from switchyard.cluster.spec import Cluster, ClusterError, parse_cluster
-from switchyard.config.load import Loaded, PolicyError, parse_policy
-from switchyard.config.policy import Policy
+
+if TYPE_CHECKING:
+    from switchyard.cluster.spec import Cluster
+    from switchyard.config.load import Loaded
+    from switchyard.config.policy import Policy
 
 
 def add_file(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +27,8 @@ def read_cluster(path: str) -> Loaded[Cluster]:
     Raises:
         CommandFailed: it can't be read, or is not good.
     """
+    from switchyard.cluster.spec import ClusterError, parse_cluster
+
     try:
         return parse_cluster(read_file(path), path)
     except ClusterError as error:
@@ -50,6 +55,8 @@ def read_named_policy(path: str, cluster: Cluster) -> tuple[str, Policy] | tuple
     Raises:
         CommandFailed: it can't be read, or is not good.
     """
+    from switchyard.config.load import PolicyError, parse_policy
+
     if cluster.gateway.policy is None:
         return None, None
     policy_path = str(Path(path).parent / cluster.gateway.policy)

@@ -17,13 +17,14 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from switchyard.cli.cluster.files import add_file, read_cluster
 from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, WRONG_USE, CommandFailed
-from switchyard.cluster.picture import draw
-from switchyard.cluster.plan import ESCALATED, BadMix, Load, Plan, PoolPlan, Routed, make_plan
-from switchyard.cluster.spec import Node
+
+if TYPE_CHECKING:
+    from switchyard.cluster.plan import Plan, PoolPlan, Routed
+    from switchyard.cluster.spec import Node
 
 BAR = 32
 
@@ -45,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Plan a cluster."""
+    from switchyard.cluster.picture import draw
+    from switchyard.cluster.plan import BadMix, Load, make_plan
+
     if given.prompt_tokens < 1 or given.answer_tokens < 1:
         raise CommandFailed("requests have at least one token of prompt and of answer", WRONG_USE)
     cluster = read_cluster(given.cluster).value
@@ -128,7 +132,7 @@ def _routed(plan: Plan, routed: Routed) -> Iterator[str]:
         for name, need in routed.needs.items():
             yield f"    a {name} replica doing at least {need:.2f} times the requests of a {routed.big} replica"
         yield "    deciding costing nothing, and nothing escalating"
-        yield f"  with {ESCALATED:.0%} of the other requests escalating: {routed.escalated_ratio:.2f} times"
+        yield f"  with {routed.escalated_share:.0%} of the other requests escalating: {routed.escalated_ratio:.2f} times"
         if routed.lent_ratio is not None:
             yield f"  with one {routed.big} replica lent: {routed.lent_ratio:.2f} times"
     else:

@@ -13,26 +13,30 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from importlib.resources import files as resource_files
 from pathlib import Path
 
 from switchyard.cli.cluster.files import add_file, now, read_cluster, read_named_policy
 from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, CommandFailed
-from switchyard.cluster.check import check
-from switchyard.cluster.render.bundle import MAKERS, render
-from switchyard.cluster.render.source import Files, Source
+
+TARGETS = ("pools", "compose", "systemd", "leaderworkerset", "sparkrun")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_file(parser)
-    parser.add_argument("--target", required=True, choices=list(MAKERS), metavar="TARGET", help=f"one of {', '.join(MAKERS)}")
+    parser.add_argument("--target", required=True, choices=TARGETS, metavar="TARGET", help=f"one of {', '.join(TARGETS)}")
     parser.add_argument("--out", required=True, metavar="DIR", help="directory to write to; made where it is missing")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when files are missing or differ")
 
 
 def run(given: argparse.Namespace) -> int:
     """Render a file."""
+    from switchyard.cluster.check import check
+    from switchyard.cluster.render.bundle import render
+    from switchyard.cluster.render.source import Source
+
     loaded = read_cluster(given.cluster)
     text, policy = read_named_policy(given.cluster, loaded.value)
     report = check(loaded.value, now(), policy)
@@ -46,7 +50,7 @@ def run(given: argparse.Namespace) -> int:
     return compare(made, Path(given.out)) if given.check else write(made, Path(given.out))
 
 
-def write(made: Files, out: Path) -> int:
+def write(made: Mapping[str, str], out: Path) -> int:
     """Write what differs, and say so."""
     changed = [name for name, text in made.items() if _read(out / name) != text]
     try:
@@ -63,7 +67,7 @@ def write(made: Files, out: Path) -> int:
     return GOOD
 
 
-def compare(made: Files, out: Path) -> int:
+def compare(made: Mapping[str, str], out: Path) -> int:
     """Say what a render would change."""
     stale = [name for name, text in made.items() if _read(out / name) != text]
     strangers = _strangers(made, out)
@@ -74,7 +78,7 @@ def compare(made: Files, out: Path) -> int:
     return NOT_GOOD if stale or strangers else GOOD
 
 
-def _strangers(made: Files, out: Path) -> list[str]:
+def _strangers(made: Mapping[str, str], out: Path) -> list[str]:
     """Files in the directories that a render fills, which this one didn't make; secrets that people put there are none."""
     dirs = {Path(name).parent for name in made}
     found = [p.relative_to(out) for d in sorted(dirs) for p in sorted((out / d).glob("*")) if p.is_file()]

@@ -24,7 +24,7 @@ TIMEOUT_S = float(os.environ.get("RANK_PROBE_TIMEOUT_S", "60"))
 FAILURES = int(os.environ.get("RANK_PROBE_FAILURES", "3"))
 START_S = float(os.environ.get("RANK_START_S", "3600"))
 """From so long after the start on, a replica that never answered counts as dead."""
-STOP_S = 30.0
+STOP_S = float(os.environ.get("RANK_STOP_S", "30"))
 COUNTERS = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy has no place between ranks
 
@@ -53,21 +53,18 @@ def count_tokens(url: str) -> float | None:
         return None
 
 
-def stop(engine: subprocess.Popen[bytes]) -> int:
-    """End the engine, with force when it doesn't go by itself; returns its exit code."""
+def stop(engine: subprocess.Popen[bytes]) -> None:
+    """End the engine, with force when it doesn't go by itself."""
     engine.send_signal(signal.SIGTERM)
     try:
-        return engine.wait(STOP_S)
+        engine.wait(STOP_S)
     except subprocess.TimeoutExpired:
         engine.kill()
-        return engine.wait()
+        engine.wait()
 
 
-def main(argv: list[str]) -> int:
-    """`run_rank.py HEAD_URL MODEL COMMAND...`: run the command and watch the head; returns the exit code."""
-    url, model, command = argv[1], argv[2], argv[3:]
-    engine = subprocess.Popen(command)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(stop(engine)))
+def watch(engine: subprocess.Popen[bytes], url: str, model: str) -> int:
+    """Until the engine ends, or the replica is dead; returns the exit code."""
     failed, answered, begun, tokens = 0, False, time.monotonic(), None
     while True:
         try:
@@ -81,8 +78,18 @@ def main(argv: list[str]) -> int:
             failed += 1
         if failed >= FAILURES:
             print(f"run_rank: {url} gave no token {failed} times: this rank ends, to start with the others", flush=True)
-            stop(engine)
             return 1
+
+
+def main(argv: list[str]) -> int:
+    """`run_rank.py HEAD_URL MODEL COMMAND...`: run the command and watch the head; returns the exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # asked to stop: the engine is stopped on the way out
+    engine = subprocess.Popen(argv[3:])
+    try:
+        return watch(engine, argv[1], argv[2])
+    finally:
+        if engine.poll() is None:
+            stop(engine)
 
 
 if __name__ == "__main__":

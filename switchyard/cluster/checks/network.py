@@ -54,11 +54,15 @@ def check_fabric(cluster: Cluster) -> Iterator[Finding]:
     used = [n for n in cluster.nodes if n.state == "active"] if wide else []
     for node in used:
         at = place_of(cluster, node.name)
-        missing = [key for key in ("fabric", "fabric_ifname") if getattr(node, key) is None] + ([] if node.hca else ["hca"])
-        if missing and _may_be_wide(cluster, node.name):
-            hint = "`ibdev2netdev` and `ip -br addr` on the node tell; without, NCCL may pick the wrong card or TCP"
+        missing = [key for key in ("fabric", "fabric_ifname") if getattr(node, key) is None]
+        if not _may_be_wide(cluster, node.name):
+            continue
+        if missing:
+            hint = "`ip -br addr` on the node tells; without, ranks may meet on the wrong network, like Wi-Fi"
             yield error(at, f"{' and '.join(missing)} missing: replicas over several nodes need them", hint)
-        elif node.unified and len(node.hca) < SPARK_HCAS and _may_be_wide(cluster, node.name):
+        if not node.hca:
+            yield warning(at, "hca missing: ranks will talk over TCP, which is slow", "`ibdev2netdev` lists RDMA devices")
+        elif node.unified and len(node.hca) < SPARK_HCAS:
             yield warning((*at, "hca"), f"{len(node.hca)} device: a Spark's port carries 200 Gb/s over both of its two")
 
 

@@ -69,7 +69,7 @@ def engine_service(launch: Launch) -> dict[str, Any]:
         **_gpus(launch),
         "volumes": volumes,
         "ulimits": {"memlock": -1, "stack": 67108864},
-        **({"cap_add": ["IPC_LOCK"], "devices": ["/dev/infiniband:/dev/infiniband"]} if launch.wide else {}),
+        **({"cap_add": ["IPC_LOCK"], "devices": ["/dev/infiniband:/dev/infiniband"]} if launch.rdma else {}),
         "restart": "unless-stopped",
         "stop_grace_period": "60s",
         "logging": {"driver": "local", "options": {"max-size": "50m", "max-file": "5"}},

@@ -103,7 +103,8 @@ def _config_map(source: Source, name: str, pool: Pool) -> Manifest:
     nodes = dict.fromkeys(n for replica in source.layout.of(name) for n in replica.nodes)
     data: dict[str, Any] = {"#data": "what differs between nodes, by the node's name; and the script that ends a dead group"}
     for node in nodes:
-        env = node_environment(source.cluster, source.cluster.node(node))
+        env = node_environment(source.cluster.node(node))
+        env = {key: value for key, value in env.items() if key not in pool.env}  # the pool's own word wins
         data[f"{node}.sh"] = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in env.items())
     data["run_rank.py"] = source.run_rank
     return manifest("v1", "ConfigMap", f"{name}-nodes", source.cluster.kubernetes.namespace, data=data)
@@ -119,7 +120,7 @@ def _pod(source: Source, launch: Launch, leader: bool) -> Manifest:
         container["command"] = list(launch.argv)
     container["env"] = _engine_env(launch)
     container["resources"] = {"limits": {source.cluster.kubernetes.gpu_resource: pool.gpus_per_node}}
-    if wide:
+    if launch.rdma:
         container |= {
             "#privileged": "for /dev/infiniband and locked memory; an RDMA device plugin and IPC_LOCK do as well",
             "securityContext": {"privileged": True},
@@ -132,11 +133,11 @@ def _pod(source: Source, launch: Launch, leader: bool) -> Manifest:
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}},
     ]
     if wide:
-        mounts += [{"name": "nodes", "mountPath": ETC}, {"name": "infiniband", "mountPath": "/dev/infiniband"}]
-        volumes += [
-            {"name": "nodes", "configMap": {"name": f"{name}-nodes"}},
-            {"name": "infiniband", "hostPath": {"path": "/dev/infiniband", "type": "Directory"}},
-        ]
+        mounts.append({"name": "nodes", "mountPath": ETC})
+        volumes.append({"name": "nodes", "configMap": {"name": f"{name}-nodes"}})
+    if launch.rdma:
+        mounts.append({"name": "infiniband", "mountPath": "/dev/infiniband"})
+        volumes.append({"name": "infiniband", "hostPath": {"path": "/dev/infiniband", "type": "Directory"}})
     container["volumeMounts"] = mounts
     term = {"matchExpressions": [{"key": node_label(name), "operator": "Exists"}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}

@@ -6,7 +6,6 @@ says where a model runs, the policy says how it is used, so that deploying and r
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -52,15 +51,11 @@ def pool_blocks(
             own["limits"] = {**limits, **own.get("limits", {})}
         if pool.api_key_env is not None:
             own["api_key_env"] = pool.api_key_env
-        replicas: list[dict[str, Any]] = [{"url": url_of(r), "name": r.name} for r in layout.of(name)]
-        if with_nodes:
-            replicas = [{**block, "nodes": list(r.nodes)} for block, r in zip(replicas, layout.of(name), strict=True)]
+        replicas = [replica_block(r, url_of, with_nodes) for r in layout.of(name)]
         blocks[name] = {"model": pool.model, "replicas": replicas, **own}
     for name, other in known.items():
         if name not in blocks:
-            dumped = other.model_dump(mode="json", by_alias=True, exclude_unset=True)
-            blocks[name] = {k: v for k, v in dumped.items() if k != "replicas"}
-            blocks[name]["replicas"] = [r.model_dump(mode="json", exclude_unset=True) for r in other.replicas]
+            blocks[name] = other.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return blocks
 
 
@@ -69,13 +64,19 @@ def _kept(pool: PolicyPool) -> dict[str, Any]:
     return {key: value for key, value in dumped.items() if key not in {"model", "replicas"}}
 
 
+def replica_block(replica: Replica, url_of: UrlOf, with_nodes: bool = True) -> dict[str, Any]:
+    """A replica as a policy lists it."""
+    nodes = {"nodes": list(replica.nodes)} if with_nodes else {}
+    return {"url": url_of(replica), "name": replica.name, **nodes}
+
+
 def pools_text(blocks: Mapping[str, dict[str, Any]]) -> str:
     """A `pools:` block, in the style of the shipped policies."""
     lines = [NOTE, "pools:"]
     for name, block in blocks.items():
         lines.append(f"  {name}:")
         for key, value in block.items():
-            if key == "replicas":
+            if key == "replicas" and isinstance(value, list):
                 lines += ["    replicas:", *(f"      - {flow(r)}" for r in value)]
             else:
                 lines.append(f"    {key}: {flow(value)}")
@@ -122,9 +123,7 @@ def _replace_block(source: str, pools: str) -> str:
     return "".join(kept) + pools + "".join(lines[end:])
 
 
-def discovery_text(cluster: Cluster, layout: Layout, url_of: UrlOf) -> str:
-    """The replicas of each pool as JSON, for gateways that watch a file."""
-    pools = {
-        name: [{"url": url_of(r), "name": r.name, "nodes": list(r.nodes)} for r in layout.of(name)] for name in cluster.pools
-    }
-    return json.dumps({"version": 1, "pools": pools}, indent=2) + "\n"
+def replicas_text(cluster: Cluster, layout: Layout, url_of: UrlOf) -> str:
+    """The replicas of each pool, for policies that say `replicas: file://...` and gateways that watch that file."""
+    pools = {name: [replica_block(r, url_of) for r in layout.of(name)] for name in cluster.pools if layout.of(name)}
+    return "".join(f"{name}:\n" + "".join(f"  - {flow(block)}\n" for block in blocks) for name, blocks in pools.items())

@@ -83,7 +83,8 @@ def docker_run(launch: Launch, container: str) -> list[str]:
     gpus = "all" if launch.whole_machine else f'"device={",".join(map(str, launch.gpus))}"'
     argv = [DOCKER, "run", "--rm", "--name", container, "--network", "host", "--ipc", "host", "--gpus", gpus]
     argv += ["--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
-    argv += ["--cap-add", "IPC_LOCK", "--device", "/dev/infiniband", "--env-file", f"{ETC}/node.env"] if wide else []
+    argv += ["--cap-add", "IPC_LOCK", "--device", "/dev/infiniband"] if launch.rdma else []
+    argv += ["--env-file", f"{ETC}/node.env"] if wide else []
     argv += ["--env-file", f"{ETC}/{launch.replica.pool}.env"] if launch.api_key_env is not None else []
     for name, value in launch.env.items():
         argv += ["--env", f"{name}={value}"]

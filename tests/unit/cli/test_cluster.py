@@ -6,7 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from switchyard.cli.cluster.render import TARGETS
 from switchyard.cli.main import main
+from switchyard.cluster.render.bundle import MAKERS
 from unit.cluster.make import DEPLOY, EXAMPLES, SPARKS
 
 REFERENCE = str(DEPLOY / "cluster.yaml")
@@ -61,6 +63,10 @@ def test_a_file_that_is_not_there(command, tmp_path, capsys):
     name, *flags = command.split()
     assert main(["cluster", name, str(tmp_path / "no.yaml"), *flags]) == 3
     assert f"switchyard cluster {name}: can't read" in capsys.readouterr().err
+
+
+def test_targets():
+    assert tuple(MAKERS) == TARGETS
 
 
 def test_wrong_use(capsys):

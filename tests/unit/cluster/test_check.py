@@ -30,7 +30,7 @@ ERRORS = [
     ("kind: switch", "kind: direct, pairs: [[s1, s2], [s2, s3]]", "fabric.pairs: s2 is in more than one pair"),
     ("kind: switch", "kind: switch, pairs: [[s1, s2]]", "fabric.pairs: pairs belong to kind: direct"),
     (", fabric: 192.168.0.2", "", "nodes.1: fabric missing: replicas over several nodes need them"),
-    ("fabric_ifname: eth1, hca: [a, b]", "usable: 0.8", "nodes.0: fabric_ifname and hca missing"),
+    ("fabric_ifname: eth1, hca: [a, b]", "usable: 0.8", "nodes.0: fabric_ifname missing: replicas"),
     # placement
     ("[[s3], [s4]]", "[[s3]]", "pools.small.placement: 1 groups of nodes for 2 replicas"),
     ("[[s1, s2]]", "[[s1]]", "pools.big.placement.0: 1 nodes where nodes_per_replica says 2"),
@@ -75,6 +75,7 @@ def test_errors(was, now, expected):
 
 
 WARNINGS = [
+    (", hca: [a, b]", "", "nodes.0: hca missing: ranks will talk over TCP, which is slow"),
     ("kind: switch", "kind: switch, collectives: rocenante", "stock vLLM doesn't call RoCEnante: vllm@sha256:1 will use NCCL"),
     ("hca: [a, b]", "hca: [a]", "nodes.0.hca: 1 device: a Spark's port carries 200 Gb/s over both of its two"),
     ("memory_gb: 128", "memory_gb: 128, usable: 0.9", "engines may take 109.5 of 121.7 GiB that the CPU shares"),

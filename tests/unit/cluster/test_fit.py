@@ -3,9 +3,10 @@
 import pytest
 
 from switchyard.cluster.check import check
+from switchyard.cluster.fields import BYTES_A_PARAMETER
 from switchyard.cluster.fit import OVERHEAD_GIB, kv_bytes_a_token, kv_tokens, rank_memory, ranks_that_fit
 from switchyard.cluster.place import lay_out
-from switchyard.cluster.spec import BYTES_A_PARAMETER, Checkpoint, Cluster, Node, Pool
+from switchyard.cluster.spec import Checkpoint, Cluster, Node, Pool
 from unit.cluster.make import NOW
 
 FLASH_NEXT = {

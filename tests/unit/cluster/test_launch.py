@@ -73,6 +73,7 @@ def test_interfaces_are_those_of_the_node():
         "TP_SOCKET_IFNAME": "eth1",
         "UCX_NET_DEVICES": "eth1",
         "OMPI_MCA_btl_tcp_if_include": "eth1",
+        "NCCL_NET": "IB",
         "NCCL_IB_HCA": "a,b",
     }
     assert worker.node_env["NCCL_SOCKET_IFNAME"] == "eth9"
@@ -82,13 +83,17 @@ def test_interfaces_are_those_of_the_node():
 
 def test_what_nccl_is_told_depends_on_the_cables():
     head = launched(SPARKS)[0].env
-    assert (head["NCCL_NET"], head["NCCL_IB_GID_INDEX"], head["VLLM_ENGINE_READY_TIMEOUT_S"]) == ("IB", "3", "3600")
+    assert (head["NCCL_IB_GID_INDEX"], head["VLLM_ENGINE_READY_TIMEOUT_S"]) == ("3", "3600")
     assert "NCCL_IB_MERGE_NICS" not in head
     ring = SPARKS.replace("kind: switch", "kind: ring").replace("nodes_per_replica: 2", "nodes_per_replica: 4")
     env = launched(ring.replace("[[s1, s2]]", "[[s1, s2, s3, s4]]"))[0].env
     assert (env["NCCL_NET_PLUGIN"], env["NCCL_IB_SUBNET_AWARE_ROUTING"], env["NCCL_IB_MERGE_NICS"]) == ("none", "1", "0")
     assert "NCCL_IB_GID_INDEX" not in env
-    assert "NCCL_NET" not in launched(SPARKS)[2].env  # one node needs no network
+    assert not any(name.startswith("NCCL") for name in launched(SPARKS)[2].env)  # one node needs no network
+
+
+def test_without_rdma_devices_nccl_takes_tcp():
+    assert "NCCL_NET" not in launched(SPARKS.replace(", hca: [a, b]", ""))[0].node_env
 
 
 def test_rocenante_only_with_an_image_that_has_it():

@@ -1,6 +1,5 @@
 """All targets say the same as the plan, whatever the cluster; no target holds a secret; twice the same is the same."""
 
-import json
 import re
 from typing import Any
 
@@ -73,9 +72,9 @@ def assert_ranks_equal(source: Source) -> None:
         if running:
             (lws,) = [d for d in yaml.safe_load_all(manifests[f"{name}.yaml"]) if d["kind"] == "LeaderWorkerSet"]
             assert (lws["spec"]["replicas"], lws["spec"]["leaderWorkerTemplate"]["size"]) == (running, pool.nodes_per_replica)
-    discovery = json.loads(render("pools", source)["discovery.json"])["pools"]
-    assert {n: [r["name"] for r in found] for n, found in discovery.items()} == {
-        n: [r.name for r in source.layout.of(n)] for n in source.cluster.pools
+    listed = yaml.safe_load(render("pools", source)["replicas.yaml"])
+    assert {n: [r["name"] for r in found] for n, found in listed.items()} == {
+        n: [r.name for r in source.layout.of(n)] for n in source.cluster.pools if source.layout.of(n)
     }
 
 
@@ -180,6 +179,22 @@ def test_kubernetes_ranks_find_their_place_when_they_run():
     assert leader.startswith(f'. /etc/switchyard/"$NODE_NAME".sh && {watch}')
     assert lws["metadata"]["annotations"]["leaderworkerset.sigs.k8s.io/exclusive-topology"] == "switchyard/big"
     assert "kubectl label node --overwrite s1 s2 switchyard/big=big-1" in render("leaderworkerset", source)["labels.sh"]
+
+
+def test_a_pool_s_own_variables_win_on_every_target():
+    source = source_from(SPARKS.replace("model: org/big", "model: org/big\n    env: {NCCL_NET: Socket}"))
+    compose = yaml.safe_load(render("compose", source)["s1/compose.yaml"])
+    assert compose["services"]["big-1-rank0"]["environment"]["NCCL_NET"] == "Socket"  # wins over env_file
+    assert "--env NCCL_NET=Socket" in render("systemd", source)["s1/units/switchyard-big-1-rank0.service"]  # over --env-file
+    nodes = next(yaml.safe_load_all(render("leaderworkerset", source)["big.yaml"]))["data"]
+    assert "NCCL_NET" not in nodes["s1.sh"]  # which is read after the container's own variables are set
+
+
+@pytest.mark.parametrize("target", ["compose", "systemd", "leaderworkerset"])
+def test_rdma_devices_only_where_there_are_some(target):
+    with_devices, without = SPARKS, SPARKS.replace(", hca: [a, b]", "")
+    assert "/dev/infiniband" in "".join(render(target, source_from(with_devices)).values())
+    assert "/dev/infiniband" not in "".join(render(target, source_from(without)).values())
 
 
 def test_ipv6_heads():

@@ -11,7 +11,7 @@ import pytest
 from switchyard.cluster.picture import draw
 from switchyard.cluster.plan import make_plan
 from switchyard.cluster.render.bundle import MAKERS, render
-from unit.cluster.make import EXAMPLES, example
+from unit.cluster.make import EXAMPLES, ROOT, example
 from unit.cluster.render.sources import RUN_RANK, example_source
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -43,6 +43,10 @@ def test_rendered(name, target):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_drawn(name):
     compare(GOLDEN / name / "plan.svg", draw(make_plan(example(name))))
+
+
+def test_the_picture_in_the_docs():
+    compare(ROOT / "docs" / "images" / "spark-8.svg", draw(make_plan(example("cluster"), "0.25")))
 
 
 def test_nothing_is_left_from_earlier():
