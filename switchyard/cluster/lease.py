@@ -106,6 +106,6 @@ def _rank(cluster: Cluster, node: Node, number: int, nodes: int, master: str) ->
         wide = next((p for p in cluster.pools.values() if p.nodes_per_replica > 1), None)
         fabric = pool_environment(cluster, wide) if wide is not None else {}
         env |= {name: value for name, value in fabric.items() if name.startswith("NCCL_")}
-        env |= {name: value for name, value in node_environment(cluster, node).items() if not name.startswith("VLLM_")}
+        env |= {name: value for name, value in node_environment(node).items() if not name.startswith("VLLM_")}
     command = "torchrun --nnodes $NNODES --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port $MASTER_PORT "
     return Rank(node.name, env, command + f"--nproc-per-node {node.gpus}")
