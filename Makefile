@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt docs schema test-vllm test-agents soak fuzz bench bench-deciding bench-routing bench-throughput clean
+.PHONY: help demo test check fmt docs schema test-vllm test-agents soak fuzz bench bench-deciding bench-routing bench-throughput bench-state bench-balancing clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -76,6 +76,12 @@ DATA ?= routing-labels.jsonl.gz
 bench-routing: $(READY) ## how well the embedded classifier ranks requests (10 min); DATA=labels.jsonl.gz (tools/train_embedded/README.md)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r tools/train_embedded/requirements.txt
 	$(BIN)/python benchmarks/routing.py --data $(DATA) $(ARGS)
+
+bench-balancing: $(READY) ## cache hits and spread of load, simulated; ARGS=--real: on three llama.cpp engines (minutes)
+	$(BIN)/python benchmarks/balancing.py $(ARGS)
+
+bench-state: $(READY) ## what state shared by Redis adds to a request; ARGS='--json'
+	$(BIN)/python benchmarks/state.py $(ARGS)
 
 bench-throughput: $(READY) ## what routing gains on an emulated 8-node cluster, over real sockets and simulated (8 minutes)
 	$(BIN)/python benchmarks/throughput.py --json benchmarks/results/throughput.json --svg benchmarks/results/throughput.svg $(ARGS)

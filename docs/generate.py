@@ -517,6 +517,7 @@ HEADERS_READ: Mapping[str, str] = {
     "authorization": "`Bearer KEY`: the gateway's key. Never sent on.",
     "x-api-key": "The same, as Anthropic's clients send it. Never sent on.",
     "x-switchyard-pool": "Use this pool of the route for this request; 400 when it can't serve it. Not sent on.",
+    "x-switchyard-priority": "`background`: where requests queue, this one waits behind those of people. Not sent on.",
     "x-switchyard-case": "A label, repeated as `case` in the decision record; for evaluations. Not sent on.",
     "x-switchyard-session-id": "Name of the conversation; wins over every other name for it (below). Sent on.",
     "x-request-id": "Echoed in the answer, and kept as `client_request_id` in the decision record, when it is one "
@@ -530,6 +531,8 @@ HEADERS_READ: Mapping[str, str] = {
 HEADERS_SENT: Mapping[str, str] = {
     "x-switchyard-pool": "The pool that answered.",
     "x-switchyard-replica": "The replica that answered.",
+    "x-switchyard-affinity": "`hit` when this replica had the conversation's last request, `repin` when it had to move here, "
+    "`miss` when it was not known. Only from pools with `balance: prefix`.",
     "x-switchyard-reason": "Why, for people; at most 300 characters of ASCII. Not on answers to stored responses.",
     "x-switchyard-error": "Code of an error of the gateway's own; see [errors](errors.md).",
     "x-switchyard-estimate": "On a count_tokens answer of the gateway's own, since the engine can't count: `true` for an "

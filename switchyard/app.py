@@ -8,10 +8,13 @@ import logging
 import os
 import signal
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from random import Random
-from typing import Any
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from fastapi import FastAPI
@@ -20,30 +23,40 @@ from switchyard.api.auth import Keys
 from switchyard.api.control import make_control
 from switchyard.api.door import Door
 from switchyard.api.server import SWEEP_S as CLIENT_SWEEP_S
+from switchyard.arriving import PIN, PLACE, Arrivals
 from switchyard.config.load import PolicyError, Problem, Secrets, parse_policy, read_secrets
 from switchyard.config.policy import Classifier as ClassifierBlock
-from switchyard.config.policy import LocalClassifier, ModelClassifier, Policy, Route
+from switchyard.config.policy import LocalClassifier, ModelClassifier, Policy, Route, Server
 from switchyard.config.reload import PolicyFile, describe_changes
 from switchyard.deciding import Decider, Steering, Target
+from switchyard.fleet import Fleet
 from switchyard.pipeline import Exchange, Pipeline
+from switchyard.pools.actions import act, find_replica
+from switchyard.pools.affinity import Places
+from switchyard.pools.discovery import Discovery, Resolve, resolve
 from switchyard.pools.health import Prober
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Replica
+from switchyard.pools.report import describe_pool, describe_replica
 from switchyard.routing.classify.base import Classifier
 from switchyard.routing.classify.embedded import EmbeddedClassifier as Embedded
 from switchyard.routing.classify.flight import Flight
 from switchyard.routing.classify.local import LocalClassifier as Local
 from switchyard.routing.classify.local import Worker, worker_command
-from switchyard.routing.classify.model import Ask, ModelJudge, has_score
+from switchyard.routing.classify.model import Ask, ModelJudge, SharedReadings, has_score
 from switchyard.routing.classify.scorer import Scorer, read_weights
 from switchyard.routing.classify.stats import AskStats
 from switchyard.routing.lookup import Names
 from switchyard.routing.pressure import PressureRelief
 from switchyard.routing.request import Body, RequestView
-from switchyard.routing.session import Pins
+from switchyard.routing.session import Pin, Pins
 from switchyard.routing.share import ShareControl
+from switchyard.routing.stored import StoredResponses
 from switchyard.routing.tokens import Count, load_tokenizer, why_no_tokenizer
 from switchyard.sending import Sender
+from switchyard.state.base import Store
+from switchyard.state.memory import MemoryStore
+from switchyard.telemetry.added_up import WRITE_S, WorkerFiles
 from switchyard.telemetry.logs import DecisionLog
 from switchyard.telemetry.metrics import Labels, Metrics
 from switchyard.telemetry.record import Listener, Recorder
@@ -52,29 +65,31 @@ from switchyard.upstream.pool import SWEEP_S as ENGINE_SWEEP_S
 from switchyard.upstream.pool import ConnectionPool
 from switchyard.upstream.retry import RetryBudget
 
+if TYPE_CHECKING:  # the client of Redis is loaded where it is used
+    from switchyard.state.redis import RedisStore
+
 FLUSH_S = 0.5
 WATCH_S = 1.0  # how often the policy's file is looked at
 FIRST_PROBE_LIMIT_S = 2.5  # then the gateway takes traffic, whatever its engines say
-MAX_STORED = 10_000
 
 log = logging.getLogger("switchyard")
 
 
-class StoredResponses:
-    """Places of the answers that engines keep for the Responses endpoint; the oldest are forgotten."""
+@dataclass(frozen=True, slots=True)
+class WorkerPlace:
+    """A process among several that serve one port.
 
-    def __init__(self) -> None:
-        self._places: OrderedDict[str, tuple[str, str]] = OrderedDict()
+    Attributes:
+        number: from 1.
+        count: how many there are.
+        crew: name that they have in common.
+        folder: where each puts its metrics.
+    """
 
-    def place_of(self, response_id: str) -> tuple[str, str] | None:
-        """See `pipeline.Stored`."""
-        return self._places.get(response_id)
-
-    def remember(self, response_id: str, pool: str, replica: str) -> None:
-        """See `pipeline.Stored`."""
-        self._places[response_id] = (pool, replica)
-        if len(self._places) > MAX_STORED:
-            self._places.popitem(last=False)
+    number: int
+    count: int
+    crew: str
+    folder: Path
 
 
 class Gateway:
@@ -86,6 +101,8 @@ class Gateway:
         random: source of chance.
         ask: reaches a pool for a `model` classifier; left out: this gateway's own pools.
         source: the policy's file, to be read again when it changes.
+        resolve: looks up names for pools whose replicas are found by DNS.
+        place: which of several workers this is; left out: the only process.
     """
 
     def __init__(
@@ -95,6 +112,8 @@ class Gateway:
         random: Random | None = None,
         ask: Ask | None = None,
         source: PolicyFile | None = None,
+        resolve: Resolve = resolve,
+        place: WorkerPlace | None = None,
     ) -> None:
         server = policy.server
         self._ask = ask
@@ -113,8 +132,19 @@ class Gateway:
         self._retired: list[ConnectionPool] = []  # of replicas that are gone: what runs there may end
         self._watches: dict[Replica, asyncio.Task[None]] = {}
         self._prober: Prober | None = None
-        self._pins = Pins(server.session_ttl_s, time.monotonic)
-        self._stored = StoredResponses()
+        folder = source.path.parent if source is not None else Path()
+        self.discovery = Discovery(folder, resolve, self._take_over_replicas)
+        self._place = place
+        self._worker_files = WorkerFiles(place.folder) if place is not None else None
+        self._redis = make_redis(server)
+        self._store: Store = self._redis or MemoryStore(time.monotonic)
+        self._fleet: Fleet | None = None
+        if self._redis is not None:
+            self._fleet = Fleet(
+                self._redis, token_hex(8), place.crew if place is not None else "", lambda: self.pools, self._replace_policy
+            )
+        self._pins = Pins(server.session_ttl_s, time.monotonic, tell=self._tell_pin)
+        self._stored = StoredResponses(self._store.remember_place)
         self._retry_budget = RetryBudget()
         self._metrics = Metrics(self._read_gauges, self._read_asked)
         self._decision_log = DecisionLog(server.decision_log) if server.decision_log else None
@@ -148,22 +178,12 @@ class Gateway:
         for name, block in policy.pools.items():
             pool = old.get(name)
             if pool is None:
-                pool = Pool(name, block, self._random)
+                pool = Pool(name, block, self._random, Places(tell=partial(self._tell_place, name)), self._tell_health)
             elif pool.settings != block:
                 pool.reconfigure(block)
             self.pools[name] = pool
-        for pool in self.pools.values():
-            for replica in pool.replicas:
-                connections = self._connections.get((pool.name, replica.label))
-                if connections is None or connections.url != replica.url:
-                    if connections is not None:
-                        self._retired.append(connections)
-                    connections = ConnectionPool(replica.url, replica.label, pool.settings.timeouts)
-                    self._connections = {**self._connections, (pool.name, replica.label): connections}
-                connections.reconfigure(pool.settings.timeouts)
-        used = {(pool.name, replica.label) for pool in self.pools.values() for replica in pool.replicas}
-        self._retired += [c for place, c in self._connections.items() if place not in used]
-        self._connections = {place: c for place, c in self._connections.items() if place in used}
+        self._connect()
+        self.discovery.follow(self.pools)
         self._names = Names(policy)
         self._targets = {model: self._make_target(*found) for model, found in self._names.listed.items()}
         self.decider = Decider(
@@ -171,14 +191,35 @@ class Gateway:
             self._stored, {n: self._tokenizers[p.tokenizer] for n, p in policy.pools.items() if p.tokenizer is not None},
         )  # fmt: skip
         self._sender = Sender(self.pools, self._connections, secrets.pool_keys, self._retry_budget)
+        arrivals = Arrivals(policy.server.limits, self._store, self._pins, self._stored, self.pools)
         self.pipeline = Pipeline(
-            policy, self.pools, self.decider, self._sender, self._stored, self._recorder, self._tracing,
+            policy, self.pools, arrivals, self.decider, self._sender, self._stored, self._recorder, self._tracing,
             lambda: time.localtime().tm_hour,
         )  # fmt: skip
         self._watch_replicas()
 
+    def _connect(self) -> None:
+        """Connections for every replica that is new. All that are on their way under any policy share this dict."""
+        for pool in self.pools.values():
+            for replica in pool.replicas:
+                place = (pool.name, replica.label)
+                connections = self._connections.get(place)
+                if connections is None or connections.url != replica.url:
+                    if connections is not None:
+                        self._retired.append(connections)
+                    connections = ConnectionPool(replica.url, replica.full_name, pool.settings.timeouts)
+                    self._connections[place] = connections
+                connections.reconfigure(pool.settings.timeouts, replica.full_name)
+
+    def _take_over_replicas(self) -> None:
+        """A source has named other replicas."""
+        self._connect()
+        self._watch_replicas()
+
     async def replace_policy(self, raw: bytes | None = None) -> list[str]:
-        """Put another policy in force: these bytes, or the file read again. A bad one changes nothing.
+        """Put another policy in force, here and in the other workers: these bytes, or the file read again.
+
+        A bad one changes nothing.
 
         Returns:
             What changed, in words.
@@ -187,6 +228,12 @@ class Gateway:
             PolicyError: everything that is wrong with it.
             OSError: the file can't be read.
         """
+        changes = await self._replace_policy(raw)
+        if self._fleet is not None:
+            self._fleet.tell_policy(raw)
+        return changes
+
+    async def _replace_policy(self, raw: bytes | None) -> list[str]:
         try:
             policy, secrets = await asyncio.to_thread(self._read_policy, raw)  # a big file takes a while to check
         except (PolicyError, OSError) as error:
@@ -197,8 +244,9 @@ class Gateway:
         changes = describe_changes(self.policy, policy)
         self._policy_problem = ""
         if changes:
-            # The server's own block is read at the start only, whatever the file says now.
-            self._install(policy.model_copy(update={"server": self.policy.server}), secrets)
+            # But for the keys' limits, the server's own block is read at the start only, whatever the file says now.
+            server = self.policy.server.model_copy(update={"limits": policy.server.limits})
+            self._install(policy.model_copy(update={"server": server}), secrets)
             self._metrics.count_reload(good=True)
             log.info("new policy: %s", "; ".join(changes))
         return changes
@@ -261,7 +309,10 @@ class Gateway:
 
     def _make_classifier(self, block: ClassifierBlock) -> Classifier:
         if isinstance(block, ModelClassifier):
-            flight = Flight(has_score, block.concurrency, block.cache_size, block.cache_ttl_s)
+            shared = None
+            if self._redis is not None and block.cache_size:
+                shared = SharedReadings(self._redis.recall, self._redis.keep, block.cache_ttl_s)
+            flight = Flight(has_score, block.concurrency, block.cache_size, block.cache_ttl_s, elsewhere=shared)
             return ModelJudge(block, self._ask or self._ask_own_pool, flight, block.bias, block.scale)
         if isinstance(block, LocalClassifier):
             command = worker_command(block.model, block.kind, block.label, block.max_input_tokens)
@@ -286,6 +337,19 @@ class Gateway:
                 self._steering[name] = (share, pressure)
         return self._steering
 
+    # ---- what other gateways are told ----
+
+    def _tell_pin(self, route: str, key: str, pin: Pin) -> None:
+        if self._store.shared:
+            self._store.remember(key, PIN + route, pin.as_text())
+
+    def _tell_place(self, pool: str, key: str, label: str) -> None:
+        self._store.remember(key, PLACE + pool, label)
+
+    def _tell_health(self, replica: Replica, why: str) -> None:
+        if self._fleet is not None:
+            self._fleet.tell_health(replica, why)
+
     async def _ask_own_pool(self, pool: str, body: bytes) -> tuple[int, bytes]:
         return await self._sender.ask(pool, body)
 
@@ -305,12 +369,17 @@ class Gateway:
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         """Owns every background task; when one fails for good, the log says so and the others go on."""
         async with httpx.AsyncClient(trust_env=False, limits=httpx.Limits(max_connections=None)) as client:
-            self._prober = Prober(self._secrets.pool_keys, self._random, client)
+            self._prober = Prober(self._secrets.pool_keys, self._random, client, self._heard_s)
             tasks = [
                 _start(self._begin(self._prober), "first probes"),
                 _start(_repeat(ENGINE_SWEEP_S, self._sweep_engines), "engine limits"),
                 _start(_repeat(CLIENT_SWEEP_S, self._sweep_clients), "client limits"),
+                _start(self.discovery.watch(), "sources of replicas"),
             ]
+            if self._redis is not None and self._fleet is not None:
+                tasks += [_start(self._redis.run(), "Redis"), _start(self._fleet.listen(), "other gateways")]
+            if self._worker_files is not None:
+                tasks.append(_start(self._write_metrics(self._worker_files), "metrics"))
             if self._source is not None:
                 tasks.append(_start(self._watch_file(self._source), "policy file"))
                 with contextlib.suppress(
@@ -323,6 +392,8 @@ class Gateway:
                 yield {"door": self.door}
             finally:
                 self._prober = None
+                if self._redis is not None:
+                    await self._redis.flush()
                 for task in (*tasks, *self._watches.values()):
                     task.cancel()
                 await asyncio.gather(*tasks, *self._watches.values(), return_exceptions=True)
@@ -331,12 +402,22 @@ class Gateway:
                 await _stop_all([made for made in self._made.values() if isinstance(made, Local)])
                 if self._decision_log is not None:
                     await asyncio.to_thread(self._decision_log.close)
+                if self._worker_files is not None:
+                    await asyncio.to_thread(self._worker_files.write, list(self._metrics.collect()))
+                    self._worker_files.close()
                 await asyncio.to_thread(self._tracing.shut_down)
+
+    def _heard_s(self, replica: Replica) -> float:
+        connections = self._connections.get((replica.pool, replica.label))
+        return connections.heard_s if connections is not None else 0.0
 
     async def _begin(self, prober: Prober) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_PROBE_LIMIT_S):
+                await self.discovery.look()
                 await prober.probe_once(self.pools.values())
+                if self._redis is not None:
+                    await self._redis.link.tried.wait()
         self._started = True
         self._warm_up()
         down = [f"{r.pool}/{r.label}" for p in self.pools.values() for r in p.replicas if not r.healthy]
@@ -349,7 +430,7 @@ class Gateway:
         if self._prober is None or not self._started:
             return
         self._prober.keys = self._secrets.pool_keys
-        wanted = {replica: pool for pool in self.pools.values() for replica in pool.replicas}
+        wanted = {replica: pool for pool in self.pools.values() for replica in (*pool.replicas, *pool.leaving)}
         for replica in self._watches.keys() - wanted.keys():
             self._watches.pop(replica).cancel()
         for replica, pool in wanted.items():
@@ -360,6 +441,10 @@ class Gateway:
 
     def _sweep_engines(self) -> None:
         now_s = asyncio.get_running_loop().time()
+        used = {(p.name, r.label) for p in self.pools.values() for r in (*p.replicas, *p.leaving)}
+        if gone := self._connections.keys() - used:  # with their last requests
+            self._retired += [self._connections.pop(place) for place in gone]
+            self._watch_replicas()
         for connections in (*self._connections.values(), *self._retired):
             connections.sweep(now_s)
         for connections in [c for c in self._retired if not c.busy]:
@@ -385,6 +470,7 @@ class Gateway:
                 },
                 "healthy": sum(r.healthy for r in pool.replicas),
                 "queued": pool.queued,
+                **self.discovery.problem_of(pool.name),
             }
             for pool in self.pools.values()
         }
@@ -397,7 +483,25 @@ class Gateway:
             reason = "no engine of any pool can be reached"
         ready = not reason
         problem = {"policy_problem": self._policy_problem} if self._policy_problem else {}
+        if self._redis is not None:
+            if self._place is not None:
+                problem["worker"] = f"{self._place.number} of {self._place.count}"
+            problem["state"] = "shared" if self._redis.link.up else "Redis can't be reached: this process goes on alone"
         return ready, {"ready": ready, **problem, **({"reason": reason} if reason else {}), "pools": pools}
+
+    def describe_pools(self) -> list[dict[str, Any]]:
+        """See `api.control.Gateway`."""
+        now_s = asyncio.get_running_loop().time()
+        return [{**describe_pool(pool, now_s), **self.discovery.problem_of(pool.name)} for pool in self.pools.values()]
+
+    def act_on_replica(self, pool_name: str, label: str, action: str, force: bool) -> dict[str, Any]:
+        """See `api.control.Gateway`."""
+        now_s = asyncio.get_running_loop().time()
+        pool, replica = find_replica(self.pools, pool_name, label)
+        changed = act(pool, replica, action, now_s, force)
+        if self._fleet is not None:
+            self._fleet.tell_action(pool.name, replica.label, action, force)
+        return {"changed": changed, "pool": pool.name, **describe_replica(replica, now_s)}
 
     def models(self) -> Mapping[str, dict[str, Any]]:
         """See `api.control.Gateway`."""
@@ -424,9 +528,16 @@ class Gateway:
         """See `api.control.Gateway`."""
         return await self.pipeline.explain(RequestView(protocol, Body(body), headers))
 
-    def metrics(self) -> bytes:
+    async def metrics(self) -> bytes:
         """See `api.control.Gateway`."""
-        return self._metrics.text()
+        if self._worker_files is None:
+            return self._metrics.text()
+        return await asyncio.to_thread(self._worker_files.text, list(self._metrics.collect()))
+
+    async def _write_metrics(self, files: WorkerFiles) -> None:
+        while True:
+            await asyncio.to_thread(files.write, list(self._metrics.collect()))
+            await asyncio.sleep(WRITE_S)
 
     def latest_decisions(self, limit: int) -> list[dict[str, Any]]:
         """See `api.control.Gateway`."""
@@ -449,18 +560,38 @@ class Gateway:
             ]
             for name, labels, value in found:  # two blocks may ask the same pool
                 totals[(name, labels)] = totals.get((name, labels), 0.0) + value
+        if self._redis is not None:
+            link = self._redis.link
+            for result, count in {"answered": link.answered, **link.missed}.items():
+                totals[("switchyard_state_questions", (result,))] = count
         yield from ((name, labels, value) for (name, labels), value in totals.items())
 
     def _read_gauges(self) -> Iterator[tuple[str, Labels, float]]:
         for pool in self.pools.values():
             yield "switchyard_queued", (pool.name,), pool.queued
+            if pool.settings.source is not None:
+                yield "switchyard_discovery_up", (pool.name,), float(not self.discovery.problem_of(pool.name))
             for replica in pool.replicas:
                 yield "switchyard_in_flight", (pool.name, replica.label), replica.in_flight
+                yield "switchyard_tokens_in_flight", (pool.name, replica.label), replica.tokens
+                yield "switchyard_foreign_requests", (pool.name, replica.label), replica.foreign
+                yield "switchyard_replica_state", (pool.name, replica.label, replica.state), 1.0
                 yield "switchyard_replica_up", (pool.name, replica.label), float(replica.healthy)
         yield "switchyard_sessions", (), len(self._pins)
+        if self._redis is not None:
+            yield "switchyard_state_up", (), float(self._redis.link.up)
         for route, (share, _) in self._steering.items():
             if share is not None:
                 yield "switchyard_share", (route, share.settings.pool), share.share
+
+
+def make_redis(server: Server) -> RedisStore | None:
+    """The store that other gateways share, where the policy names one."""
+    if server.state == "memory":
+        return None
+    from switchyard.state.redis import RedisStore
+
+    return RedisStore(server.state, server.state_prefix, server.state_budget_ms / 1000, server.session_ttl_s, time.monotonic)
 
 
 async def _stop_all(classifiers: Sequence[Local]) -> None:

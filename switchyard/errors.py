@@ -116,6 +116,21 @@ class UnknownPath(_ClientFault):
     anthropic_type = "not_found_error"
 
 
+class UnknownReplica(_ClientFault):
+    """An operator's action names a pool or a replica that is not there."""
+
+    status = 404
+    code = "replica_not_found"
+    anthropic_type = "not_found_error"
+
+
+class LastReplica(_ClientFault):
+    """An operator's action would leave a pool without any replica that gets requests."""
+
+    status = 409
+    code = "last_replica"
+
+
 class MethodNotAllowed(_ClientFault):
     """The endpoint exists, but not for this method."""
 
@@ -131,11 +146,29 @@ class BodyTooLarge(_ClientFault):
     anthropic_type = "request_too_large"
 
 
+class OverTokenLimit(_ClientFault):
+    """The request takes more tokens than its API key may use in a minute."""
+
+    status = 413
+    code = "request_over_limit"
+    anthropic_type = "request_too_large"
+
+
 class PoolSaturated(GatewayError):
     """Every replica is at its limit and the queue is full."""
 
     status = 429
     code = "pool_saturated"
+    type = "rate_limit_error"
+    anthropic_type = "rate_limit_error"
+    retryable = True
+
+
+class RateLimited(GatewayError):
+    """The API key has used up what it may: requests or tokens a minute, or requests at the same time."""
+
+    status = 429
+    code = "rate_limit_exceeded"
     type = "rate_limit_error"
     anthropic_type = "rate_limit_error"
     retryable = True
@@ -203,9 +236,13 @@ LEAVES: tuple[type[GatewayError], ...] = (
     TooManyConnections,
     UnknownModel,
     UnknownPath,
+    UnknownReplica,
+    LastReplica,
     MethodNotAllowed,
     BodyTooLarge,
+    OverTokenLimit,
     PoolSaturated,
+    RateLimited,
     QueueDeadline,
     Draining,
     Unreachable,

@@ -1,10 +1,11 @@
 """The request path. Read `Pipeline.handle` from top to bottom and you know the product.
 
-    identify -> signals -> pinned? -> classify -> decide -> admit -> choose replica -> send -> check -> relay -> record
+    identify -> signals -> arrive -> pinned? -> classify -> decide -> admit -> choose replica -> send -> check -> relay
+      -> record
 
-One step is one call. Deciding is `deciding.py`, getting an answer is `sending.py`; what a step does inside is its own
-module's business. Nothing is retried after the first byte of an answer; a cancelled request releases its place and
-closes its engine connection on the way out.
+One step is one call. Arriving is `arriving.py`, deciding `deciding.py`, getting an answer `sending.py`; what a step
+does inside is its own module's business. Nothing is retried after the first byte of an answer; a cancelled request
+releases its place and closes its engine connection on the way out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from switchyard.arriving import Arrivals
 from switchyard.config.policy import Policy, Route
 from switchyard.config.vocabulary import HEADER_PREFIX, SIGNALS
 from switchyard.deciding import Decider, Stored, Target
@@ -33,6 +35,7 @@ from switchyard.routing.rules import describe, matches
 from switchyard.routing.session import Session, identify
 from switchyard.routing.signals import Signals
 from switchyard.sending import Outgoing, Sender
+from switchyard.state.base import Claim
 from switchyard.telemetry.record import Record, Recorder
 from switchyard.telemetry.tracing import Tracing
 from switchyard.upstream.connection import Headers, Response
@@ -95,6 +98,7 @@ class Pipeline:
     Args:
         policy: the policy in force.
         pools: by name.
+        arrivals: lets requests in.
         decider: finds the pool.
         sender: gets an answer from it.
         stored: places of stored responses.
@@ -107,6 +111,7 @@ class Pipeline:
         self,
         policy: Policy,
         pools: Mapping[str, Pool],
+        arrivals: Arrivals,
         decider: Decider,
         sender: Sender,
         stored: Stored,
@@ -116,6 +121,7 @@ class Pipeline:
     ) -> None:
         self._policy = policy
         self._pools = pools
+        self._arrivals = arrivals
         self._decider = decider
         self._sender = sender
         self._stored = stored
@@ -129,6 +135,7 @@ class Pipeline:
         record = _open_record(exchange, headers)
         trace = self._tracing.begin(exchange.endpoint.path, headers)
         signals: Signals | None = None
+        claim: Claim | None = None
         try:
             view = _read(exchange, headers)
             target = self._identify(view, record)
@@ -136,6 +143,7 @@ class Pipeline:
             await _let_others_run(exchange)
             session = identify(signals)
             await _let_others_run(exchange)
+            claim = await self._arrivals.enter(record, signals, session)
             decision = await self._decider.decide(target, signals, session)
             record.decided_s = time.monotonic()
             self._note_decision(decision, signals, session, record)
@@ -150,6 +158,7 @@ class Pipeline:
         finally:
             if record.decision and signals is not None:
                 self._note_signals(signals, target.route, record)
+            self._arrivals.leave(claim, record)
             self._recorder.close(record, time.monotonic())
             trace.end(record)
 
@@ -179,7 +188,7 @@ class Pipeline:
                 await self._relay_checked(exchange, target, outgoing, decision, response, lease)
             else:
                 await self._relay(exchange, outgoing, decision, response)
-            self._judge(lease, outgoing.record)
+            self._judge(lease, outgoing)
         finally:
             if response is not None:
                 response.abandon()
@@ -247,15 +256,19 @@ class Pipeline:
         if stored and view.protocol == "responses" and (response_id := reader.response_id()) is not None:
             self._stored.remember(response_id, record.pool, record.replica)
 
-    def _judge(self, lease: Lease, record: Record) -> None:
+    def _judge(self, lease: Lease, outgoing: Outgoing) -> None:
         """What this answer says about the replica's health; after an escalation, nothing: two of them made it."""
+        record = outgoing.record
         if record.escalation:
             return
-        pool = self._pools[record.pool]
-        if record.outcome == "ok":
-            pool.note_good(lease.replica)
-        else:
-            pool.note_bad(lease.replica, record.error, asyncio.get_running_loop().time())
+        pool, now_s = self._pools[record.pool], asyncio.get_running_loop().time()
+        if record.outcome != "ok":
+            pool.note_bad(lease.replica, record.error, now_s, lease.began_s)
+            return
+        pool.note_good(lease.replica, now_s)
+        if lease.alone and record.first_token_s:
+            prefilled = (record.input_tokens or lease.prompt_tokens) - (record.cached_tokens or 0)
+            lease.replica.evidence.note_prefill(prefilled, record.first_token_s - record.sent_s)
 
     # ---- refusals of an engine ----
 
@@ -334,6 +347,7 @@ class Pipeline:
         target = self._identify(view, record)
         signals = Signals(view, self._read_hour())
         session = identify(signals)
+        await self._arrivals.learn(target.route_name, session)
         decision = await self._decider.decide(target, signals, session, remember=False)
         return {
             "model": record.model,
@@ -352,7 +366,11 @@ class Pipeline:
         record = _open_record(exchange, headers)
         trace = self._tracing.begin(exchange.endpoint.path, headers)
         response: Response | None = None
+        claim: Claim | None = None
         try:
+            view = RequestView("responses", Body(b"{}"), headers)
+            signals = Signals(view)
+            claim = await self._arrivals.enter(record, signals, Session("", ""), response_id)
             place = self._stored.place_of(response_id)
             pool = self._pools.get(place[0]) if place is not None else None
             replica = next((r for r in pool.replicas if r.label == place[1]), None) if pool and place else None
@@ -361,8 +379,7 @@ class Pipeline:
                 raise UnknownModel(message)
             record.pool, record.replica = pool.name, replica.label
             record.attempts.append((pool.name, replica.label))
-            view = RequestView("responses", Body(b"{}"), headers)
-            outgoing = Outgoing(exchange.method, exchange.target, exchange.headers, view, Signals(view), "", record, trace)
+            outgoing = Outgoing(exchange.method, exchange.target, exchange.headers, view, signals, "", record, trace)
             record.sent_s = record.decided_s = record.admitted_s = time.monotonic()
             response = await self._sender.attempt(outgoing, pool, replica, exchange.body)
             decision = Decision("", pool.name, (), "held", ("the response is stored there",), only_replica=replica.label)
@@ -381,6 +398,7 @@ class Pipeline:
         finally:
             if response is not None:
                 response.abandon()
+            self._arrivals.leave(claim, record)
             self._recorder.close(record, time.monotonic())
             trace.end(record)
 
@@ -466,11 +484,14 @@ def _shown(decision: Decision, record: Record) -> Headers:
     reason = "; ".join(reasons)[:300]
     if not reason.isprintable():  # a rule's words, or an engine's, may be anything
         reason = "".join(c if c.isprintable() else " " for c in reason)
-    return [
+    shown = [
         (b"x-switchyard-pool", record.pool.encode("ascii")),
         (b"x-switchyard-replica", record.replica.encode("ascii")),
         (b"x-switchyard-reason", reason.encode("ascii", "replace")),
     ]
+    if record.affinity:
+        shown.append((b"x-switchyard-affinity", record.affinity.encode("ascii")))
+    return shown
 
 
 def _answer_headers(response: Response, shown: Headers, stream: bool) -> Headers:

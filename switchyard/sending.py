@@ -19,12 +19,13 @@ from switchyard.pools.replica import Lease, Replica
 from switchyard.routing.decision import Decision
 from switchyard.routing.request import Body, RequestView
 from switchyard.routing.signals import Signals
+from switchyard.routing.urgency import is_background
 from switchyard.telemetry.record import Record
 from switchyard.telemetry.tracing import Trace
 from switchyard.upstream.connection import Headers, Response, StaleConnection
 from switchyard.upstream.headers import to_engine
 from switchyard.upstream.pool import ConnectFailed, ConnectionPool
-from switchyard.upstream.retry import BUSY, RetryBudget
+from switchyard.upstream.retry import BUSY, RetryBudget, retry_after_s
 
 ANSWER_TOKENS_GUESS = 256  # load of an answer when the client sets no limit
 FAULTS = frozenset({500, 502, 504})  # by which an engine says that it is broken; 503 is loading or busy
@@ -97,22 +98,23 @@ class Sender:
             pool = self._pools[name]
             body, record.changed = patch(outgoing.view, signals, pool)
             tried: list[str] = []
-            while (lease := await pool.admit(outgoing.affinity, tokens, tried, decision.only_replica)) is not None:
-                record.pool, record.replica = name, lease.replica.label
+            while (lease := await self._admit(pool, outgoing, tokens, tried, decision.only_replica)) is not None:
+                record.pool, record.replica, record.affinity = name, lease.replica.label, lease.affinity
                 record.admitted_s = record.admitted_s or time.monotonic()
                 record.attempts.append((name, lease.replica.label))
                 try:
                     record.sent_s = time.monotonic()
                     response = await self.attempt(outgoing, pool, lease.replica, body)
                     record.first_byte_s = response.head_s
+                    lease.has_begun = response.has_begun
                 except ConnectFailed as failed:
                     lease.release()
                     failure = failed.error
                     tried.append(lease.replica.label)
                     if lease.replica.mark("down", failure.message):
-                        log.warning("pool %s: %s", name, failure.message)
+                        log.warning("pool %s: replica %s is down: %s", name, lease.replica.full_name, failure.message)
                 except (UpstreamTimeout, Unreachable) as failed_engine:
-                    pool.note_bad(lease.replica, failed_engine.message, loop.time())
+                    pool.note_bad(lease.replica, failed_engine.message, loop.time(), lease.began_s)
                     lease.release()
                     raise
                 except BaseException:
@@ -120,18 +122,27 @@ class Sender:
                     raise
                 else:
                     if response.status in FAULTS and not outgoing.view.counting:
-                        pool.note_bad(lease.replica, f"status {response.status}", loop.time())
+                        pool.note_bad(lease.replica, f"status {response.status}", loop.time(), lease.began_s)
+                    if response.status in BUSY:
+                        pool.note_busy(lease.replica, retry_after_s(response.headers), loop.time())
                     tried.append(lease.replica.label)
                     if not self._worth_retrying(response, pool, tried, decision):
                         return lease, response
                     response.abandon()
                     lease.release()
-        failure = failure or Unreachable("it has no replica any more")
+        failure = failure or Unreachable(_why_none(self._pools[decision.pool]))
         if decision.only_replica is not None:
             what = "the response that this one follows is stored on a replica that can't be reached: "
         else:
             what = f"pool {decision.pool}: none of {len(self._pools[decision.pool].replicas)} replicas can be reached; last: "
         raise type(failure)(what + failure.message, retry_after_s=2)
+
+    @staticmethod
+    async def _admit(pool: Pool, outgoing: Outgoing, tokens: int, tried: Sequence[str], only: str | None) -> Lease | None:
+        return await pool.admit(
+            outgoing.affinity, tokens, tried, only, outgoing.signals.prompt_tokens,
+            api_key=outgoing.view.key_name, background=is_background(outgoing.signals),
+        )  # fmt: skip
 
     def _worth_retrying(self, response: Response, pool: Pool, tried: Sequence[str], decision: Decision) -> bool:
         """An engine that refuses before it begins is worth another replica's try, within the budget."""
@@ -149,9 +160,16 @@ class Sender:
             ConnectFailed: no connection came up.
             GatewayError: no answer came.
         """
-        return await _ask(self._connections[(pool.name, replica.label)], lambda: self._request(outgoing, pool, replica, body))
+        connections = self._connections_to(pool, replica)
+        return await _ask(connections, lambda: self._request(outgoing, pool, connections, body))
 
-    def _request(self, outgoing: Outgoing, pool: Pool, replica: Replica, body: bytes) -> bytes | list[bytes]:
+    def _connections_to(self, pool: Pool, replica: Replica) -> ConnectionPool:
+        connections = self._connections.get((pool.name, replica.label))
+        if connections is None:  # a request under an older policy, or one that its source no longer lists
+            raise ConnectFailed(Unreachable(f"{replica.full_name} is no longer there"))
+        return connections
+
+    def _request(self, outgoing: Outgoing, pool: Pool, connections: ConnectionPool, body: bytes) -> bytes | list[bytes]:
         """Head and body as they go over the wire. vLLM puts the request id into its answer's id: each try has its own."""
         outgoing.record.tries += 1
         request_id = f"{outgoing.record.id}-{outgoing.record.tries}"
@@ -159,7 +177,7 @@ class Sender:
             outgoing.method,
             outgoing.target,
             outgoing.headers,
-            host=self._connections[(pool.name, replica.label)].host_header,
+            host=connections.host_header,
             length=len(body) if body or outgoing.method == b"POST" else None,
             key=self._pool_keys.get(pool.name),
             extra=(b"x-request-id: " + request_id.encode("ascii"), *outgoing.trace.lines()),
@@ -179,15 +197,16 @@ class Sender:
             raise Unreachable(f"pool {name} has no replica")
         response: Response | None = None
         try:
+            connections = self._connections_to(pool, lease.replica)
             head = to_engine(
                 b"POST",
                 b"/v1/chat/completions",
                 [(b"content-type", b"application/json")],
-                host=self._connections[(name, lease.replica.label)].host_header,
+                host=connections.host_header,
                 length=len(patched),
                 key=self._pool_keys.get(name),
             )
-            response = await _ask(self._connections[(name, lease.replica.label)], lambda: head + patched)
+            response = await _ask(connections, lambda: head + patched)
             return response.status, await response.read(JUDGE_ANSWER_BYTES)
         except ConnectFailed as failed:
             raise failed.error from None
@@ -195,6 +214,13 @@ class Sender:
             if response is not None:
                 response.abandon()
             lease.release()
+
+
+def _why_none(pool: Pool) -> str:
+    """Why no replica could even be tried."""
+    if any(r.draining for r in pool.replicas):
+        return "it is drained"
+    return "it has no replica any more"
 
 
 async def _ask(connections: ConnectionPool, make_request: Callable[[], bytes | list[bytes]]) -> Response:

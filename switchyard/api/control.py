@@ -49,11 +49,17 @@ class Gateway(Protocol):
     async def explain(self, body: bytes, protocol: str, headers: Mapping[str, str]) -> dict[str, Any]:
         """The decision for a request, without serving it."""
 
-    def metrics(self) -> bytes:
-        """Prometheus text."""
+    async def metrics(self) -> bytes:
+        """Prometheus text; of all workers, where there are several."""
 
     async def replace_policy(self, raw: bytes | None) -> list[str]:
         """Put another policy in force; gives what changed, in words."""
+
+    def describe_pools(self) -> list[dict[str, Any]]:
+        """Load, state and reason of every replica."""
+
+    def act_on_replica(self, pool_name: str, label: str, action: str, force: bool) -> dict[str, Any]:
+        """Drain, undrain, eject or readmit a replica; gives what it looks like then, and whether that changed it."""
 
     def latest_decisions(self, limit: int) -> list[dict[str, Any]]:
         """The newest records, newest first."""
@@ -125,7 +131,7 @@ def make_control(
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus text. Open like the health paths: it holds names from the policy and numbers."""
-        return Response(gateway.metrics(), media_type=PROMETHEUS)
+        return Response(await gateway.metrics(), media_type=PROMETHEUS)
 
     @app.get("/v1/models", dependencies=keyed)
     async def models() -> dict[str, Any]:
@@ -170,6 +176,19 @@ def make_control(
     async def decisions(limit: int = 100) -> list[dict[str, Any]]:
         """The latest decision records, newest first."""
         return gateway.latest_decisions(max(0, min(limit, 1000)))
+
+    @app.get("/admin/pools", dependencies=admin)
+    async def pools() -> dict[str, Any]:
+        """Every pool and replica: state and why, load here and as the engine says it, ejections, nodes."""
+        return {"pools": gateway.describe_pools()}
+
+    @app.post("/admin/pools/{pool:path}/replicas/{replica:path}/{action}", dependencies=admin)
+    async def act_on_replica(pool: str, replica: str, action: str, force: bool = False) -> dict[str, Any]:
+        """ACTION is drain (nothing new until undrain), undrain, eject (until a real completion works) or readmit (now).
+
+        Names are the policy's, with or without %2F. The last replica that gets requests is taken out with ?force=true only.
+        """
+        return gateway.act_on_replica(pool, replica, action, force)
 
     app.add_middleware(_RequestIds, next_id=next_id)
     return app

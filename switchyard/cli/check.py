@@ -13,10 +13,12 @@ import argparse
 import json
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, CommandFailed
 from switchyard.config.load import PolicyError, load_policy, read_secrets
 from switchyard.config.policy import LocalClassifier, Policy, Threshold
+from switchyard.config.sources import BadSource, file_path, read_replica_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +52,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _summary(policy: Policy) -> str:
-    replicas = sum(len(p.replicas) for p in policy.pools.values())
+    replicas = sum(len(p.listed) for p in policy.pools.values())
     return f"{len(policy.routes)} routes, {len(policy.pools)} pools, {replicas} replicas"
 
 
@@ -67,8 +69,6 @@ def find_warnings(policy: Policy, file: str, environment: Mapping[str, str]) -> 
     for name, pool in policy.pools.items():
         if pool.tokenizer is not None and (reason := why_no_tokenizer(pool.tokenizer)):
             yield f"pools.{name}.tokenizer: {reason}; `serve` will refuse to start"
-    if policy.server.state != "memory":
-        yield "server.state: pins are kept in this process only in this version; Redis is not used yet"
     for name, route in policy.routes.items():
         for block in route.classify:
             if isinstance(block, LocalClassifier) and (reason := why_not(block.model)):
@@ -76,6 +76,14 @@ def find_warnings(policy: Policy, file: str, environment: Mapping[str, str]) -> 
     if not policy.routes:
         yield "there are no routes: clients can only ask for pools by name"
     for name, pool in policy.pools.items():
+        if pool.source is not None and pool.source.startswith("file://"):
+            path = file_path(pool.source, Path(file).parent)
+            try:
+                read_replica_file(path.read_bytes(), str(path), name)
+            except OSError as error:
+                yield f"pools.{name}.replicas: {path} can't be read ({error.strerror}): no replica until it can"
+            except BadSource as error:
+                yield f"pools.{name}.replicas: {error}"
         wanted = 32_000  # what coding agents ask for
         if isinstance(pool.context, int) and pool.context < 2 * wanted and pool.max_output_tokens == "pass":
             yield (

@@ -95,7 +95,7 @@ async def _ask_all(urls: list[str]) -> dict[str, Any]:
 
 def group(answers: dict[str, Any]) -> list[Found]:
     """Engines by the first model they list, from small to big."""
-    from switchyard.pools.health import read_context
+    from switchyard.pools.serves import read_context
 
     found: dict[str, Found] = {}
     for url, answer in answers.items():

@@ -16,6 +16,7 @@ from switchyard import __version__
 COMMANDS = {
     "init": "write a commented policy for the engines at some URLs",
     "serve": "run the gateway with a policy",
+    "pools": "show the pools of a running gateway as a live table; drain, eject, readmit a replica",
     "check": "say everything that is wrong with a policy, or that it is good",
     "whatif": "decide recorded traffic anew under another policy: what moves, and what that does to shares and queues",
     "explain": "show how a policy decides about a request in a file",

@@ -2,6 +2,7 @@
 
   switchyard serve policy.yaml
   switchyard serve policy.yaml --host 0.0.0.0 --port 8080   (needs server.api_keys_env)
+  switchyard serve policy.yaml --workers 4                  (needs server.state: redis://...)
 
 Dead engines don't stop it: it serves, and says so at /readyz. SIGTERM or Ctrl-C lets running requests end
 (server.drain_s); a second one ends at once. The file is watched: a good change takes effect at once, a bad one changes
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gc
 import ipaddress
+import os
 import socket
 import sys
 from pathlib import Path
@@ -21,7 +23,8 @@ from typing import TYPE_CHECKING
 from switchyard.cli.main import GOOD, NOT_GOOD, WRONG_USE, CommandFailed
 
 if TYPE_CHECKING:
-    from switchyard.app import Gateway
+    from switchyard.app import Gateway, WorkerPlace
+    from switchyard.cli.workers import Worker
     from switchyard.config.policy import Policy
 
 BACKLOG = 4096
@@ -32,24 +35,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("policy", metavar="FILE", help="policy file")
     parser.add_argument("--host", help="address to listen on; wins over server.host")
     parser.add_argument("--port", type=int, help="port to listen on, 0 for a free one; wins over server.port")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes on the port; only 1 in this version")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes on the port; more than one need server.state: redis://...",
+    )
     parser.add_argument("--verbose", action="store_true", help="more log lines")
 
 
 def run(given: argparse.Namespace) -> int:
     """Serve until a signal comes."""
-    from switchyard.app import Gateway
     from switchyard.cli.files import read_policy, read_policy_secrets
+    from switchyard.cli.workers import Worker
     from switchyard.config.load import PolicyError
     from switchyard.config.reload import PolicyFile
     from switchyard.telemetry.logs import set_up_logging
 
-    if given.workers != 1:
-        raise CommandFailed(
-            "more than one worker needs shared state, which this version doesn't have yet: leave --workers out "
-            "(one process takes thousands of requests a second)",
-            WRONG_USE,
-        )
+    if given.workers < 1:
+        raise CommandFailed("--workers: at least one is needed", WRONG_USE)
+    worker = Worker.take_from(os.environ)
     policy = read_policy(given.policy)
     overrides = {k: v for k, v in (("host", given.host), ("port", given.port)) if v is not None}
     source = PolicyFile(Path(given.policy), overrides)
@@ -57,22 +63,63 @@ def run(given: argparse.Namespace) -> int:
     secrets = read_policy_secrets(policy, given.policy)
     check_exposure(policy)
     check_local(policy)
-    set_up_logging(sys.stderr, given.verbose)
-    listener = listen(policy.server.host, policy.server.port)
+    set_up_logging(sys.stderr, given.verbose, who=f"worker {worker.number} " if worker is not None else "")
+    if worker is None and given.workers > 1:
+        return supervise(given, policy)
+    from switchyard.app import Gateway
+
+    listener = listen(policy.server.host, policy.server.port) if worker is None else socket.socket(fileno=worker.listener)
     try:
-        gateway = Gateway(policy, secrets, source=source)
+        gateway = Gateway(policy, secrets, source=source, place=place_of(worker))
     except PolicyError as error:
         listener.close()
         raise CommandFailed(str(error), NOT_GOOD) from None
     except OSError as error:
         listener.close()
         raise CommandFailed(f"can't open the decision log {error.filename}: {error.strerror}") from None
+    if worker is None:
+        announce(listener, policy)
+    else:
+        worker.drain_with_parent()
+    serve_on(gateway, listener)
+    return GOOD
+
+
+def supervise(given: argparse.Namespace, policy: Policy) -> int:
+    """Start workers, and see to it that they run."""
+    from switchyard.cli.workers import Crew, worker_command
+
+    if policy.server.state == "memory":
+        raise CommandFailed(
+            f"{given.workers} workers need shared state: with server.state: memory each would have sessions and limits of its "
+            "own. Set server.state: redis://host:6379/0, or leave --workers out (one process takes thousands of requests "
+            "a second)",
+            WRONG_USE,
+        )
+    listener = listen(policy.server.host, policy.server.port)
+    announce(listener, policy, f", {given.workers} workers")
+    options = [given.policy]
+    options += ["--host", given.host] if given.host is not None else []
+    options += ["--port", str(given.port)] if given.port is not None else []
+    options += ["--verbose"] if given.verbose else []
+    raise_file_limit()
+    drain_s = policy.server.drain_delay_s + policy.server.drain_s
+    return Crew(worker_command(options), given.workers, listener, drain_s).run()
+
+
+def place_of(worker: Worker | None) -> WorkerPlace | None:
+    """What the gateway has to know of its being a worker."""
+    from switchyard.app import WorkerPlace
+
+    return WorkerPlace(worker.number, worker.count, worker.crew, Path(worker.folder)) if worker is not None else None
+
+
+def announce(listener: socket.socket, policy: Policy, more: str = "") -> None:
+    """Say where it listens."""
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
     routes = ", ".join([*policy.routes, *policy.pools])
-    print(f"switchyard listens on http://{host}:{port}  models: {routes}", file=sys.stderr, flush=True)
-    serve_on(gateway, listener)
-    return GOOD
+    print(f"switchyard listens on http://{host}:{port}{more}  models: {routes}", file=sys.stderr, flush=True)
 
 
 def check_local(policy: Policy) -> None:

@@ -174,6 +174,13 @@ _POLICY = Form(
 )
 
 
+def read_strictly(raw: bytes, file: str) -> tuple[dict[str, Any], Mapping[KeyPath, tuple[int, int]], list[Problem]]:
+    """Another file of the same YAML: its data, the line and column of every key, and what is wrong with it."""
+    document = _Document(file, os.environ, _POLICY)
+    data = document.read(raw)
+    return data if isinstance(data, dict) else {}, document.places, document.sorted_problems()
+
+
 def read_secrets(policy: Policy, file: str, environment: Mapping[str, str] = os.environ) -> Secrets:
     """Fetch the keys that a policy names.
 
@@ -198,9 +205,15 @@ def read_secrets(policy: Policy, file: str, environment: Mapping[str, str] = os.
     keys = value("server.api_keys_env", server.api_keys_env) if server.api_keys_env else ""
     admin = value("server.admin_key_env", server.admin_key_env) if server.admin_key_env else None
     pools = {n: value(f"pools.{n}.api_key_env", p.api_key_env) for n, p in policy.pools.items() if p.api_key_env}
+    api_keys = tuple(k.strip() for k in keys.split(",") if k.strip())
+    unknown = [name for name in server.limits.keys if not 1 <= int(name.removeprefix("key-")) <= len(api_keys)]
+    if unknown and not problems:
+        there = f"{server.api_keys_env} holds {len(api_keys)} keys" if server.api_keys_env else "server.api_keys_env is not set"
+        message = f"there is no {unknown[0]}: {there}"
+        problems.append(Problem(file, 1, 1, "server.limits.keys", message, "key-1 is the first key, key-2 the second"))
     if problems:
         raise PolicyError(problems)
-    return Secrets(tuple(k.strip() for k in keys.split(",") if k.strip()), admin, pools)
+    return Secrets(api_keys, admin, pools)
 
 
 class _Document:
@@ -383,7 +396,7 @@ def _dotted(path: KeyPath) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
-_TYPE_NAMES = re.compile(r"\[key\]|int|float|str|bool|Test|embedded|model|local|value|values|test|constrained-\w+")
+_TYPE_NAMES = re.compile(r"\[key\]|int|float|str|bool|Test|embedded|model|local|value|values|test|list|source|constrained-\w+")
 
 
 def _is_type_name(step: str | int) -> bool:

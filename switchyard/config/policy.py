@@ -44,6 +44,14 @@ def _name(value: str) -> str:
     return value
 
 
+def _key_name(value: str) -> str:
+    if not re.fullmatch(r"key-[1-9][0-9]{0,5}", value):
+        raise PydanticCustomError(
+            "key_name", "key-1 is expected for the first key of server.api_keys_env, key-2 for the second"
+        )
+    return value
+
+
 def _variable(value: str) -> str:
     if not _VARIABLE.fullmatch(value):
         raise PydanticCustomError("variable", "the name of an environment variable is expected, not a secret itself")
@@ -66,8 +74,15 @@ def _url(value: str) -> str:
 
 
 def _state(value: str) -> str:
-    if value != "memory" and not value.startswith(("redis://", "rediss://")):
-        raise PydanticCustomError("state", "memory or redis://host:6379/0 is expected")
+    if value == "memory":
+        return value
+    try:
+        parts = urlsplit(value)
+        good = parts.scheme in {"redis", "rediss"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or not re.fullmatch(r"(/[0-9]{1,5})?", parts.path.rstrip("/")) or parts.query or parts.fragment:
+        raise PydanticCustomError("state", "memory or redis://host:6379/0 is expected; a password as redis://:${NAME}@host")
     return value
 
 
@@ -84,6 +99,7 @@ def _turns(value: str) -> str:
 
 Name = Annotated[str, AfterValidator(_name)]
 Variable = Annotated[str, AfterValidator(_variable)]
+KeyName = Annotated[str, AfterValidator(_key_name)]
 EngineUrl = Annotated[str, AfterValidator(_url)]
 
 
@@ -91,6 +107,37 @@ class Block(BaseModel):
     """What all blocks share: immutable, no unknown keys, no silent conversions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class KeyLimits(Block):
+    """What one API key may do; what is left out is not limited."""
+
+    requests_per_minute: Count | None = None
+    """Requests within any 60 s."""
+    tokens_per_minute: Count | None = None
+    """Tokens within any 60 s, prompts and answers together: estimated when a request comes, corrected when it ends."""
+    concurrent_requests: Count | None = None
+    """Requests that wait or run at the same time."""
+
+
+class ServerLimits(Block):
+    """Limits of the API keys; over one of them a request gets 429 and Retry-After. Without keys all clients share one."""
+
+    default: KeyLimits = KeyLimits()
+    """For every key."""
+    keys: dict[KeyName, KeyLimits] = {}
+    """For single ones, by the names that records show: key-1 is the first of `api_keys_env`. What an entry leaves out is
+    as in `default`; null lifts it."""
+
+    def of(self, key_name: str) -> KeyLimits | None:
+        """The limits of a key; None when it has none."""
+        own = self.keys.get(key_name)
+        limits = self.default if own is None else self.default.model_copy(update=_given(own))
+        return limits if any(value is not None for value in (limits.model_dump().values())) else None
+
+
+def _given(block: Block) -> dict[str, Any]:
+    return {name: getattr(block, name) for name in block.model_fields_set}
 
 
 class Server(Block):
@@ -113,10 +160,17 @@ class Server(Block):
     """On SIGTERM /readyz says 503 at once; the listener closes after this many seconds."""
     drain_s: Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)] = 30
     """How long running requests may go on after the listener closed; what is left then ends with an error."""
+    limits: ServerLimits = ServerLimits()
+    """What the API keys may do. Unlike the rest of this block, a change takes effect while the gateway runs."""
     session_ttl_s: Seconds = 3600
     """A conversation that was silent for so long is forgotten: its next request is decided anew."""
     state: Annotated[str, AfterValidator(_state)] = "memory"
-    """Where pins live: memory, or redis://host:6379/0 to share them between gateways."""
+    """Where sessions, use of limits, ejections and classifiers' answers live: memory of the process, or
+    redis://host:6379/0 (rediss:// with TLS) to share them between gateways and workers. Without Redis each goes on alone."""
+    state_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{0,64}$")] = "switchyard:"
+    """Begins every key in Redis; gateways with the same prefix share."""
+    state_budget_ms: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 10
+    """Longest that a request waits for Redis; then it goes on with what the process knows."""
     decision_log: str | None = None
     """File to which one JSON line for each decision is appended; left out, the last 1,000 are kept in memory only."""
     log_prompts: bool = False
@@ -144,6 +198,26 @@ class Replica(Block):
     def label(self) -> str:
         """Its name, or host:port."""
         return self.name or self.url.removeprefix("http://")
+
+
+def _source(value: str) -> str:
+    if value.startswith("file://") and len(value) > len("file://"):
+        return value
+    try:
+        parts = urlsplit(value)
+        good = parts.scheme == "dns" and parts.hostname and parts.port and not (parts.path or parts.query or parts.username)
+    except ValueError:
+        good = False
+    if not good:
+        raise PydanticCustomError("source", "a list of replicas is expected, or dns://NAME:PORT, or file://PATH")
+    return value
+
+
+Replicas = Annotated[
+    Annotated[Annotated[Listed[Replica], Field(min_length=1)], Tag("list")]
+    | Annotated[Annotated[str, AfterValidator(_source)], Tag("source")],
+    Discriminator(lambda value: "source" if isinstance(value, str) else "list"),
+]
 
 
 class Limits(Block):
@@ -178,7 +252,11 @@ class Health(Block):
     every_s: Seconds = 2
     """Pause between two probes of a replica."""
     stall_s: Seconds = 20
-    """A replica with requests running and no progress for so long is taken out."""
+    """A replica that has work and shows no progress for so long, or from which nothing comes at all, is taken out; long
+    prompts on it are given more time."""
+    token_every_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60
+    """A replica that has been idle for so long is asked for one token, and so is one that has failed twice in a row; 0 for
+    never."""
 
 
 class Pool(Block):
@@ -186,8 +264,10 @@ class Pool(Block):
 
     model: Annotated[str, Field(min_length=1, max_length=512)]
     """The model name that its engines serve."""
-    replicas: Annotated[Listed[Replica], Field(min_length=1)]
-    """One entry for each engine: a URL, or a block with url, name, weight, nodes."""
+    replicas: Replicas
+    """One entry for each engine: a URL, or a block with url, name, weight, nodes. Or where to find them:
+    `dns://NAME:PORT` (every address of the name, asked again every two seconds) or `file://PATH` (YAML that lists them by
+    pool, read again when it changes)."""
     balance: Balance = "prefix"
     """How a replica is picked: prefix (a conversation stays where its cache is), least_tokens, p2c, round_robin, random."""
     api_key_env: Variable | None = None
@@ -212,6 +292,16 @@ class Pool(Block):
     """How long its engines may take."""
     health: Health = Health()
     """How its engines are watched."""
+
+    @property
+    def listed(self) -> tuple[Replica, ...]:
+        """The replicas that stand in the policy itself."""
+        return () if isinstance(self.replicas, str) else self.replicas
+
+    @property
+    def source(self) -> str | None:
+        """Where else to find them."""
+        return self.replicas if isinstance(self.replicas, str) else None
 
 
 Scalar = bool | int | Annotated[float, Field(allow_inf_nan=False)] | str

@@ -10,9 +10,6 @@ from pydantic import BaseModel
 
 from switchyard.config.policy import Policy
 
-FIXED = frozenset({"server"})
-"""Blocks that are read at the start only."""
-
 
 def describe_changes(old: Policy, new: Policy) -> list[str]:
     """Every difference as a line for people; empty when the two mean the same."""
@@ -20,13 +17,17 @@ def describe_changes(old: Policy, new: Policy) -> list[str]:
 
 
 def _changes(old: Policy, new: Policy) -> Iterator[str]:
-    if old.server != new.server:
-        keys = ", ".join(_differing(old.server, new.server))
-        yield f"server: {keys} changed; that takes effect at the next start"
+    differing = _differing(old.server, new.server)
+    if "limits" in differing:
+        differing.remove("limits")
+        yield f"server: limits are {_short(new.server.limits)}, were {_short(old.server.limits)}"
+    if differing:
+        yield f"server: {', '.join(differing)} changed; that takes effect at the next start"
     for name in _gone(old.pools, new.pools):
         yield f"pool {name} is gone: what runs on it may end"
     for name in _gone(new.pools, old.pools):
-        yield f"pool {name} is new: {len(new.pools[name].replicas)} replicas of {new.pools[name].model}"
+        block = new.pools[name]
+        yield f"pool {name} is new: {block.source or f'{len(block.listed)} replicas'} of {block.model}"
     for name in old.pools.keys() & new.pools.keys():
         yield from _pool_changes(name, old, new)
     for name in _gone(old.routes, new.routes):
@@ -39,14 +40,16 @@ def _changes(old: Policy, new: Policy) -> Iterator[str]:
 
 def _pool_changes(name: str, old: Policy, new: Policy) -> Iterator[str]:
     before, after = old.pools[name], new.pools[name]
-    labels_before = {r.label for r in before.replicas}
-    labels_after = {r.label for r in after.replicas}
+    if after.source != before.source:
+        yield f"pool {name}: its replicas are those of {after.source or 'the policy'} now"
+    labels_before = {r.label for r in before.listed}
+    labels_after = {r.label for r in after.listed}
     for label in sorted(labels_after - labels_before):
         yield f"pool {name}: replica {label} is new"
     for label in sorted(labels_before - labels_after):
         yield f"pool {name}: replica {label} is drained: it gets nothing new, and what runs on it may end"
-    were = {r.label: r for r in before.replicas}
-    for replica in after.replicas:
+    were = {r.label: r for r in before.listed}
+    for replica in after.listed:
         old_replica = were.get(replica.label)
         if old_replica is not None and old_replica != replica:
             keys = ", ".join(f"{k} is {_short(getattr(replica, k))}" for k in _differing(old_replica, replica))

@@ -1,40 +1,45 @@
-"""Which replica a conversation has moved to, where that is not the one its hash says.
-
-The hash alone finds the home of nearly all; remembered are only those whose home was gone when they came, so that they
-stay where their cache is now when the old home returns.
-"""
+"""Where each conversation was last: that is where its cache is."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
-MAX_MOVED = 50_000
+MAX_PLACES = 50_000
 
 
-class Moved:
-    """Bounded memory of conversations away from home; the longest unused goes first."""
+class Places:
+    """Bounded memory of the replica that each conversation was on last; the longest unused goes first.
 
-    def __init__(self, limit: int = MAX_MOVED) -> None:
+    Args:
+        limit: most that are kept.
+        tell: told of each conversation's new place; for other gateways.
+    """
+
+    def __init__(self, limit: int = MAX_PLACES, tell: Callable[[str, str], None] = lambda key, label: None) -> None:
         self._limit = limit
+        self._tell = tell
         self._places: OrderedDict[str, str] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._places)
 
     def get(self, key: str) -> str | None:
-        """Label of the replica that the conversation moved to."""
+        """Label of that replica; None for a conversation that isn't known."""
         label = self._places.get(key)
         if label is not None:
             self._places.move_to_end(key)
         return label
 
     def put(self, key: str, label: str) -> None:
-        """Remember a move."""
+        """It is there now."""
+        if self._places.get(key) != label:
+            self._tell(key, label)
+        self.learn(key, label)
+
+    def learn(self, key: str, label: str) -> None:
+        """Another gateway says that it is there."""
         self._places[key] = label
         self._places.move_to_end(key)
         if len(self._places) > self._limit:
             self._places.popitem(last=False)
-
-    def forget(self, key: str) -> None:
-        """It is home again, or that replica is gone too."""
-        self._places.pop(key, None)

@@ -9,18 +9,30 @@ from random import Random
 from typing import Protocol, TypeVar
 
 BOUND = 1.25
-"""A replica takes affine requests up to this factor over the mean load ..."""
+"""A replica takes new conversations up to this factor over the mean load. They have nothing to lose elsewhere ..."""
+STAY = 1.5
+"""... and those that have their cache there up to this one: moving costs a prefill of all that was said ..."""
 SLACK = 4
-"""... or up to this many in flight: below that a warm cache is worth more than an even spread."""
+"""... or up to this many requests: below that a warm cache is worth more than an even spread."""
 
 
 class Load(Protocol):
-    """A replica as balancing sees it."""
+    """A replica as balancing sees it: what the engine has to do, whoever asked for it."""
 
     label: str
     weight: float
-    in_flight: int
-    tokens: int
+
+    @property
+    def busy(self) -> float:
+        """Requests on it."""
+
+    @property
+    def busy_tokens(self) -> float:
+        """Estimated tokens of those."""
+
+    @property
+    def work(self) -> float:
+        """Estimated tokens of all requests of late, older ones faded: how much lives there, at work or in a pause."""
 
 
 R = TypeVar("R", bound=Load)
@@ -49,32 +61,41 @@ def p2c(replicas: Sequence[R], random: Random) -> R:
     if len(replicas) == 1:
         return replicas[0]
     first, second = random.sample(replicas, 2)
-    return first if first.in_flight / first.weight <= second.in_flight / second.weight else second
+    return first if first.busy / first.weight <= second.busy / second.weight else second
 
 
 def least_tokens(replicas: Sequence[R], random: Random) -> R:
     """The one with the fewest estimated tokens in flight for its weight; ties by requests, then by chance."""
-    best = min((r.tokens / r.weight, r.in_flight / r.weight) for r in replicas)
-    equal = [r for r in replicas if (r.tokens / r.weight, r.in_flight / r.weight) == best]
+    best = min((r.busy_tokens / r.weight, r.busy / r.weight) for r in replicas)
+    equal = [r for r in replicas if (r.busy_tokens / r.weight, r.busy / r.weight) == best]
     return equal[0] if len(equal) == 1 else random.choice(equal)
 
 
-def prefix(replicas: Sequence[R], key: str, mean_load: float) -> R:
-    """The key's home, unless it is too busy; then the next in the key's own order.
+def prefix(replicas: Sequence[R], key: str, mean_load: float, last: str | None = None, tokens: int = 0) -> R:
+    """Where the key was last, unless that is too busy. A new key goes to the first in its own order that isn't.
 
     Rendezvous hashing (Thaler and Ravishankar 1998) with bounded load (Mirrokni, Thorup, Zadimoghaddam 2018): when a
-    replica goes, only its keys move, and every gateway finds the same home without asking anybody.
+    replica goes, only its keys move, and gateways that see an even load find the same home without asking each other.
 
     Args:
         replicas: at least one.
         key: session, or hash of the prompt's beginning.
-        mean_load: requests in flight per unit of weight, over the whole pool, this one included.
+        mean_load: requests per unit of weight, over the whole pool, this one included.
+        last: label of the replica where the key was last; None for a new key.
+        tokens: estimated tokens of the request.
     """
-    ordered = rendezvous_order(replicas, key)
-    for replica in ordered:
-        if replica.in_flight + 1 <= max(SLACK, math.ceil(BOUND * mean_load * replica.weight)):
+    for replica in replicas:
+        if replica.label == last and replica.busy + 1 <= max(SLACK, math.ceil(STAY * mean_load * replica.weight)):
             return replica
-    return min(ordered, key=lambda r: r.in_flight / r.weight)
+    ordered = rendezvous_order(replicas, key)
+    fitting = [r for r in ordered if r.busy + 1 <= math.ceil(BOUND * mean_load * r.weight)]
+    if not fitting:
+        return min(ordered, key=lambda r: r.busy / r.weight)
+    mean_work = (sum(r.work for r in replicas) + tokens) / sum(r.weight for r in replicas)
+    for replica in fitting:
+        if replica.work + tokens <= BOUND * mean_work * replica.weight:
+            return replica
+    return min(fitting, key=lambda r: r.work / r.weight)
 
 
 def rendezvous_order(replicas: Sequence[R], key: str) -> list[R]:
@@ -111,13 +132,13 @@ class Balancer:
         self._random = random
         self._tick = random.randrange(1024)  # several gateways don't start at the same replica
 
-    def choose(self, replicas: Sequence[R], key: str, mean_load: float) -> R:
-        """Pick one of at least one replica; `key` matters to `prefix` alone."""
+    def choose(self, replicas: Sequence[R], key: str, mean_load: float, last: str | None = None, tokens: int = 0) -> R:
+        """Pick one of at least one replica; all but the first argument matter to `prefix` alone."""
         if len(replicas) == 1:
             return replicas[0]
         match self._balance:
             case "prefix":
-                return prefix(replicas, key, mean_load)
+                return prefix(replicas, key, mean_load, last, tokens)
             case "least_tokens":
                 return least_tokens(replicas, self._random)
             case "p2c":

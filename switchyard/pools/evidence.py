@@ -1,17 +1,23 @@
-"""What real traffic says about a replica: failures in a row, ejection with growing back-off, slow return. Pure; time comes in.
+"""What traffic and its own figures say about a replica: failures in a row, stalls, growing back-off, slow return.
 
-A client's mistakes, cancelled requests and context overflows are nobody's fault and never come here.
+Pure; time comes in. A client's mistakes, cancelled requests and context overflows are nobody's fault and never come here.
 """
 
 from __future__ import annotations
 
 FAILURES_IN_A_ROW = 3
-FIRST_BACK_OFF_S = 2.0
+SUSPICIOUS = 2
+"""After so many failures in a row the replica is asked for a token, so that no third client has to find out."""
+FIRST_BACK_OFF_S = 5.0
 LONGEST_BACK_OFF_S = 60.0
 SLOW_START_S = 10.0
 """A replica that has come back gets its full share only after this."""
-SLOWEST_PREFILL_TOKENS_S = 1_000.0
-"""Prompt tokens a second that a working engine surely does: patience for a long prefill, during which no counter moves."""
+PREFILL_TOKENS_S = 1_000.0
+"""Prompt tokens a second that a working engine does, until it has shown that it is slower."""
+SLOWEST_PREFILL_TOKENS_S = 100.0
+"""What is seen as slower than this was something else than a prefill."""
+LONG_PROMPT_TOKENS = 2_000
+"""Shorter prompts say nothing about the speed of a prefill."""
 
 
 class Evidence:
@@ -21,7 +27,9 @@ class Evidence:
         failures: failures in a row.
         ejections: how often it was ejected since it last worked for a while.
         back_at_s: when it may be tried again; 0 when it is not ejected.
-        returned_s: when it last came back.
+        returned_s: when it last came back; 0 when it never was away.
+        worked_s: when it last gave a good answer, or was asked for one; 0 when never.
+        prefill_tokens_s: the slowest prefill that was seen.
     """
 
     def __init__(self) -> None:
@@ -29,17 +37,30 @@ class Evidence:
         self.ejections = 0
         self.back_at_s = 0.0
         self.returned_s = 0.0
+        self.worked_s = 0.0
+        self.prefill_tokens_s = PREFILL_TOKENS_S
         self._progress: tuple[float, ...] = ()
         self._moved_s = 0.0
 
-    def note_good(self) -> None:
+    @property
+    def suspicious(self) -> bool:
+        """Whether it should show that it works."""
+        return self.failures >= SUSPICIOUS
+
+    def note_good(self, now_s: float) -> None:
         """A request was answered."""
         self.failures = 0
+        self.worked_s = now_s
 
     def note_bad(self) -> bool:
         """A request failed by the engine's fault; True when that is enough to eject it."""
         self.failures += 1
         return self.failures >= FAILURES_IN_A_ROW
+
+    def note_prefill(self, tokens: int, took_s: float) -> None:
+        """The first token of a lone request came after so long: patience grows with engines that are slow."""
+        if tokens >= LONG_PROMPT_TOKENS and took_s > 0:
+            self.prefill_tokens_s = max(SLOWEST_PREFILL_TOKENS_S, min(self.prefill_tokens_s, tokens / took_s))
 
     def eject(self, now_s: float) -> float:
         """Take it out; gives the seconds until it may be tried again, doubling each time."""
@@ -55,10 +76,10 @@ class Evidence:
         return self.eject(now_s)
 
     def readmit(self, now_s: float) -> None:
-        """A real completion worked."""
+        """It works again, shown by a completion or, where it was only down, by its health path."""
         self.failures = 0
         self.back_at_s = 0.0
-        self.returned_s = now_s
+        self.returned_s = self.worked_s = now_s
         self._progress = ()
 
     def share(self, now_s: float) -> float:
@@ -67,18 +88,19 @@ class Evidence:
             return 1.0
         return min(1.0, 0.1 + 0.9 * (now_s - self.returned_s) / SLOW_START_S)
 
-    def stalled(self, running: float, progress: tuple[float, ...], tokens_in_flight: int, stall_s: float, now_s: float) -> bool:
-        """Whether it works on requests and nothing has moved for too long.
+    def patience_s(self, stall_s: float, prefill_tokens: int) -> float:
+        """How long nothing may move: the policy's `stall_s`, and the time that these prompts may take it."""
+        return stall_s + prefill_tokens / self.prefill_tokens_s
+
+    def still_s(self, working: bool, progress: tuple[float, ...], now_s: float) -> float:
+        """Seconds for which it has been working with nothing moving; 0 when it is idle or something moved.
 
         Args:
-            running: requests the engine says it works on.
-            progress: its counters of work (generated tokens, prompt tokens, cache usage), in any fixed order.
-            tokens_in_flight: estimated tokens of our own requests on it: a long prefill moves no counter.
-            stall_s: the policy's patience besides.
+            working: whether it has something to do, by its own figures or by ours.
+            progress: figures that move while it works, in any fixed order.
             now_s: time of this reading.
         """
-        if running <= 0 or progress != self._progress:
+        if not working or progress != self._progress:
             self._progress = progress
             self._moved_s = now_s
-            return False
-        return now_s - self._moved_s > stall_s + tokens_in_flight / SLOWEST_PREFILL_TOKENS_S
+        return now_s - self._moved_s

@@ -1,24 +1,31 @@
-"""A pool: its replicas, who may have a place on one, and the bounded queue of those who wait."""
+"""A pool: its replicas and who may have a place on one. Those who have to wait are `admission.py`'s business."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 
 import msgspec
 
 from switchyard.config.policy import Pool as PoolSettings
+from switchyard.config.policy import Replica as ReplicaSettings
 from switchyard.config.vocabulary import CAPABILITIES
 from switchyard.errors import PoolSaturated, QueueDeadline
-from switchyard.pools.affinity import Moved
-from switchyard.pools.balance import Balancer, rendezvous_order
+from switchyard.pools.admission import Admission, QueueFull, Waiter
+from switchyard.pools.affinity import Places
+from switchyard.pools.balance import Balancer
 from switchyard.pools.replica import Lease, Replica
+from switchyard.pools.serves import NATIVE
 
 log = logging.getLogger("switchyard.pools")
-NATIVE = frozenset({"chat", "responses", "messages", "completions", "embeddings", "rerank", "score", "tokenize"})
+TYPICAL_TOKENS = 2_000.0
+"""Weight of a request from elsewhere until ours have shown what is usual here ..."""
+TYPICAL_OVER = 50
+"""... over the last so many requests."""
+LONGEST_BUSY_S = 30.0
+NOT_LISTED = "no longer listed"
 
 
 class Pool:
@@ -28,32 +35,60 @@ class Pool:
         name: its name in the policy.
         settings: its block.
         random: source of chance for balancing.
+        places: where conversations were last; left out: nothing but what is seen here.
+        tell: told of each replica that is ejected, with the reason, or readmitted, without one; for other gateways.
     """
 
-    def __init__(self, name: str, settings: PoolSettings, random: Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: PoolSettings,
+        random: Random,
+        places: Places | None = None,
+        tell: Callable[[Replica, str], None] = lambda replica, why: None,
+    ) -> None:
         self.name = name
         self._random = random
-        self._moved = Moved()
-        self._waiting: deque[_Waiter] = deque()
+        self.places = places if places is not None else Places()
+        self._tell = tell
+        self.typical_tokens = TYPICAL_TOKENS
+        self._admission = Admission(self._place_waiter, self._serves, settings.limits.queue, settings.limits.queue_timeout_s)
         self.replicas: tuple[Replica, ...] = ()
+        self.listed: tuple[ReplicaSettings, ...] = ()
+        self._gone: list[Replica] = []
         self.reconfigure(settings)
 
     def reconfigure(self, settings: PoolSettings) -> None:
-        """Go on under other settings. A replica that stays keeps its load and health; one that is gone gets nothing new."""
-        known = {(r.label, r.url): r for r in self.replicas}
+        """Go on under other settings. Replicas that are found elsewhere stay until somebody has looked there."""
         self.settings = settings
-        self.replicas = tuple(
-            known.get((r.label, r.url)) or Replica(self.name, r, settings.limits.in_flight) for r in settings.replicas
-        )
-        for replica, block in zip(self.replicas, settings.replicas, strict=True):
-            replica.limit, replica.weight, replica.nodes = settings.limits.in_flight, block.weight, block.nodes
+        self._admission.reconfigure(settings.limits.queue, settings.limits.queue_timeout_s)
         self._balancer = Balancer(settings.balance, self._random)
         self.model_json = msgspec.json.encode(settings.model)
         self.refuses = tuple(need for need in CAPABILITIES if need not in settings.accepts)
         self.context_tokens: int | None = None if settings.context == "auto" else settings.context
         self._protocols: frozenset[str] = NATIVE if settings.speaks == "auto" else frozenset(settings.speaks)
+        self.list_replicas(settings.listed if settings.source is None else self.listed)
+
+    def list_replicas(self, listed: Sequence[ReplicaSettings]) -> None:
+        """These are its replicas now. One that stays keeps its load and state; one that is gone is drained."""
+        limit = self.settings.limits.in_flight
+        known = {(r.label, r.url): r for r in (*self._gone, *self.replicas)}
+        self.listed = tuple(listed)
+        self.replicas = tuple(known.get((r.label, r.url)) or Replica(self.name, r, limit) for r in listed)
+        self._gone = [r for r in known.values() if r not in self.replicas]
+        for replica, block in zip(self.replicas, listed, strict=True):
+            replica.limit, replica.weight, replica.nodes = limit, block.weight, block.nodes
+            replica.draining = "" if replica.draining == NOT_LISTED else replica.draining
+        for replica in self._gone:
+            replica.draining = replica.draining or NOT_LISTED
         self.learn()
         self.wake()
+
+    @property
+    def leaving(self) -> tuple[Replica, ...]:
+        """Those that are no longer listed and still have requests."""
+        self._gone = [r for r in self._gone if r.in_flight]
+        return tuple(self._gone)
 
     # ---- what deciding may know (routing.decision.PoolView) ----
 
@@ -66,6 +101,11 @@ class Pool:
     def clamps(self) -> bool:
         """Whether it lowers the wanted output to what fits."""
         return self.settings.max_output_tokens == "clamp"
+
+    @property
+    def protocols(self) -> frozenset[str]:
+        """What its engines answer; until one was asked, everything."""
+        return self._protocols
 
     def speaks(self, protocol: str) -> bool:
         """Whether its engines answer this protocol; until one was asked, all are assumed to."""
@@ -81,42 +121,75 @@ class Pool:
 
     # ---- what traffic says ----
 
-    def note_good(self, replica: Replica) -> None:
+    def note_good(self, replica: Replica, now_s: float) -> None:
         """A request was answered on it."""
-        replica.evidence.note_good()
+        replica.evidence.note_good(now_s)
 
-    def note_bad(self, replica: Replica, why: str, now_s: float) -> None:
-        """A request failed on it by its own fault; after several in a row it is taken out."""
+    def note_busy(self, replica: Replica, for_s: float, now_s: float) -> None:
+        """It refused a request with 429 or 503: others are asked first for so long."""
+        replica.busy_until_s = now_s + min(for_s, LONGEST_BUSY_S)
+
+    def note_bad(self, replica: Replica, why: str, now_s: float, began_s: float | None = None) -> None:
+        """A request failed on it by its own fault; after several in a row it is taken out.
+
+        What began before its last return says nothing about it as it is now.
+        """
+        if began_s is not None and began_s < replica.evidence.returned_s:
+            return
         if replica.evidence.note_bad():
             self.eject(replica, f"{replica.evidence.failures} failures in a row, the last: {why}", now_s)
 
     def eject(self, replica: Replica, why: str, now_s: float) -> None:
         """Take a replica out until a real completion works on it; never the last one that is there."""
         others = any(r.healthy for r in self.replicas if r is not replica)
-        if replica.state == "ejected" or not others:
+        if replica.ejected or not others:
             return
         back_off_s = replica.evidence.eject(now_s)
-        replica.mark("ejected", why)
-        log.warning("pool %s: replica %s is ejected for %.0f s: %s", self.name, replica.label, back_off_s, why)
+        replica.ejected = why
+        self._tell(replica, why)
+        log.warning("pool %s: replica %s is ejected for %.0f s: %s", self.name, replica.full_name, back_off_s, why)
+
+    def readmit(self, replica: Replica, now_s: float) -> None:
+        """Let a replica that was away have requests again: slowly, and of the new conversations no more than the others."""
+        replica.ejected = ""
+        replica.evidence.readmit(now_s)
+        for each in self.replicas:
+            each.fade(now_s)
+        others = [r.work / r.weight for r in self.replicas if r.healthy and r is not replica]
+        replica.work = replica.weight * sum(others) / len(others) if others else 0.0
+        self._tell(replica, "")
 
     # ---- places ----
 
     @property
     def queued(self) -> int:
         """Requests that wait."""
-        return len(self._waiting)
+        return len(self._admission)
 
-    async def admit(self, key: str, tokens: int, exclude: Collection[str] = (), only: str | None = None) -> Lease | None:
+    async def admit(
+        self,
+        key: str,
+        tokens: int,
+        exclude: Collection[str] = (),
+        only: str | None = None,
+        prompt_tokens: int = 0,
+        *,
+        api_key: str = "",
+        background: bool = False,
+    ) -> Lease | None:
         """Wait for a place on one of the replicas.
 
         Args:
-            key: the conversation, for affinity.
-            tokens: estimated tokens of the request.
+            key: the conversation, for affinity; those of one API key take turns.
+            tokens: estimated tokens of the request, prompt and wanted answer.
             exclude: labels of replicas that were tried before.
             only: label of the one replica that can serve it.
+            prompt_tokens: the prompt's part of them.
+            api_key: name of the client's API key; keys take turns.
+            background: whether it waits behind those in front of which somebody sits.
 
         Returns:
-            A place, held until its `release`; None when every replica was tried.
+            A place, held until its `release`; None when every replica was tried, or is drained.
 
         Raises:
             PoolSaturated: the queue is full.
@@ -124,116 +197,90 @@ class Pool:
         """
         if only is not None:
             exclude = {*exclude, *(r.label for r in self.replicas if r.label != only)}
-        if all(w.exclude for w in self._waiting) and (lease := self._place(key, tokens, exclude)) is not None:
+        if self._admission.free and (lease := self._place(key, tokens, exclude, prompt_tokens)) is not None:
             return lease  # nobody waits who could have taken this place
-        left = [r for r in self.replicas if r.label not in exclude]
+        left = self._left(exclude)
         if not left:
             return None
         if not any(r.healthy for r in left):
-            return self._last_resort(left, tokens)
-        limits = self.settings.limits
-        if len(self._waiting) >= limits.queue:
-            raise PoolSaturated(
-                f"pool {self.name}: {self._busy()}, and {len(self._waiting)} wait already; retry in 2 s",
-                retry_after_s=2,
-            )
-        waiter = _Waiter(key, tokens, exclude)
-        self._waiting.append(waiter)
+            return self._last_resort(left, tokens, prompt_tokens)
         try:
-            async with asyncio.timeout(limits.queue_timeout_s):
-                return await waiter.lease
+            return await self._admission.wait(Waiter(key, tokens, prompt_tokens, exclude, api_key, background))
+        except QueueFull:
+            message = f"pool {self.name}: {self._busy()}, and {self.queued} wait already; retry in 2 s"
+            raise PoolSaturated(message, retry_after_s=2) from None
         except TimeoutError:
-            waiter.leave()
-            message = f"pool {self.name}: no place within {limits.queue_timeout_s:g} s; {self._busy()}"
+            message = f"pool {self.name}: no place within {self.settings.limits.queue_timeout_s:g} s; {self._busy()}"
             raise QueueDeadline(message, retry_after_s=2) from None
-        except asyncio.CancelledError:
-            waiter.leave()
-            raise
-        finally:
-            if not waiter.served:
-                self._remove(waiter)
-                self.wake()
 
     def has_free(self, exclude: Collection[str]) -> bool:
         """Whether a replica besides these would take a request now."""
         return any(r.available and r.label not in exclude for r in self.replicas)
 
     def wake(self) -> None:
-        """Give free places to those who wait, in their order; who can't use a place lets the next one have it."""
-        for waiter in tuple(self._waiting):
-            if waiter.served:  # by a call of this from within this
-                continue
-            lease = self._place(waiter.key, waiter.tokens, waiter.exclude)
-            if lease is None:
-                left = [r for r in self.replicas if r.label not in waiter.exclude]
-                if left and not any(r.healthy for r in left):  # all went down while it waited
-                    lease = self._last_resort(left, waiter.tokens)
-            if lease is None:
-                if not waiter.exclude:
-                    return
-                continue
-            self._remove(waiter)
-            if waiter.lease.done():  # it left in this very moment
-                lease.release()
-            else:
-                waiter.lease.set_result(lease)
+        """Something may have become free: give it to those who wait."""
+        self._admission.wake()
 
-    def _remove(self, waiter: _Waiter) -> None:
-        if not waiter.served:
-            waiter.served = True
-            self._waiting.remove(waiter)
-
-    def _place(self, key: str, tokens: int, exclude: Collection[str]) -> Lease | None:
+    def _place(self, key: str, tokens: int, exclude: Collection[str], prompt_tokens: int) -> Lease | None:
         now_s = asyncio.get_running_loop().time()
-        free = [r for r in self.replicas if r.has_room(now_s) and r.label not in exclude]
+        free = [r for r in self._with_room(now_s) if r.label not in exclude]
         if not free:
             return None
-        return Lease(self._choose(free, key), tokens, self._after_release)
+        for replica in free:
+            replica.fade(now_s)
+        calm = [r for r in free if r.busy_until_s <= now_s]
+        replica, affinity = self._choose(calm or free, key, tokens)
+        replica.work += tokens
+        if affinity:
+            replica.affinity[affinity] += 1
+        self.typical_tokens += (tokens - self.typical_tokens) / TYPICAL_OVER
+        return Lease(replica, tokens, self._after_release, prompt_tokens, affinity, now_s)
+
+    def _with_room(self, now_s: float) -> list[Replica]:
+        """Those that take one more request. Who has come back takes it slowly, as long as somebody else takes the rest."""
+        if any(r.healthy and r.evidence.share(now_s) >= 1 for r in self.replicas):
+            return [r for r in self.replicas if r.has_room(now_s)]
+        return [r for r in self.replicas if r.available]
+
+    def _place_waiter(self, waiter: Waiter) -> Lease | None:
+        lease = self._place(waiter.session, waiter.tokens, waiter.exclude, waiter.prompt_tokens)
+        if lease is None:
+            left = self._left(waiter.exclude)
+            if left and not any(r.healthy for r in left):  # all went down while it waited
+                lease = self._last_resort(left, waiter.tokens, waiter.prompt_tokens)
+        return lease
+
+    def _serves(self, waiter: Waiter) -> bool:
+        return bool(self._left(waiter.exclude))
 
     def _after_release(self) -> None:
-        if self._waiting:
+        if self.queued:
             self.wake()
 
-    def _choose(self, free: list[Replica], key: str) -> Replica:
-        if self.settings.balance != "prefix" or len(self.replicas) == 1:
-            return self._balancer.choose(free, key, 0.0)
-        moved_to = self._moved.get(key)
-        for replica in free:
-            if replica.label == moved_to:
-                return replica
+    def _choose(self, free: list[Replica], key: str, tokens: int) -> tuple[Replica, str]:
+        """A replica, and what that is for the conversation's cache: see `Lease.affinity`."""
+        if self.settings.balance != "prefix":
+            return self._balancer.choose(free, key, 0.0), ""
+        last = self.places.get(key)
         healthy = [r for r in self.replicas if r.healthy]
-        mean_load = (sum(r.in_flight for r in healthy) + 1) / sum(r.weight for r in healthy)
-        chosen = self._balancer.choose(free, key, mean_load)
-        if len(healthy) < len(self.replicas) and not rendezvous_order(self.replicas, key)[0].healthy:
-            self._moved.put(key, chosen.label)
-        elif moved_to is not None:
-            self._moved.forget(key)
-        return chosen
+        mean_load = (sum(r.busy for r in healthy) + 1) / sum(r.weight for r in healthy)
+        chosen = self._balancer.choose(free, key, mean_load, last, tokens)
+        self.places.put(key, chosen.label)
+        if last is None:
+            return chosen, "miss"
+        return chosen, "hit" if chosen.label == last else "repin"
 
-    def _last_resort(self, left: list[Replica], tokens: int) -> Lease:
+    def _left(self, exclude: Collection[str]) -> list[Replica]:
+        """Those that may be tried at all, be they healthy or not."""
+        return [r for r in self.replicas if not r.draining and r.label not in exclude]
+
+    def _last_resort(self, left: list[Replica], tokens: int, prompt_tokens: int) -> Lease:
         """All seem down: try one all the same, the probes may be behind."""
-        return Lease(min(left, key=lambda r: r.in_flight), tokens, self._after_release)
+        replica, now_s = min(left, key=lambda r: r.in_flight), asyncio.get_running_loop().time()
+        return Lease(replica, tokens, self._after_release, prompt_tokens, began_s=now_s)
 
     def _busy(self) -> str:
         healthy = [r for r in self.replicas if r.healthy]
         full = sum(1 for r in healthy if r.in_flight >= r.limit)
         limit = self.settings.limits.in_flight
         return f"{full} of {len(self.replicas)} replicas have {limit} requests each"
-
-
-class _Waiter:
-    """A request in the queue."""
-
-    def __init__(self, key: str, tokens: int, exclude: Collection[str]) -> None:
-        self.key = key
-        self.tokens = tokens
-        self.exclude = exclude
-        self.served = False  # out of the queue, whichever way
-        self.lease: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-
-    def leave(self) -> None:
-        """Give back a place that came too late."""
-        if self.lease.done() and not self.lease.cancelled() and self.lease.exception() is None:
-            self.lease.result().release()
-        else:
-            self.lease.cancel()

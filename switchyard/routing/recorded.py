@@ -190,7 +190,7 @@ class RecordedPool:
     @property
     def replicas(self) -> Sequence[Any]:
         """Those of the policy; each has its label."""
-        return self.settings.replicas
+        return self.settings.listed
 
     @property
     def declares(self) -> bool:
@@ -208,8 +208,8 @@ class RecordedPool:
 
     @property
     def places(self) -> int:
-        """Requests that it works on at the same time."""
-        return len(self.settings.replicas) * self.settings.limits.in_flight
+        """Requests that it works on at the same time; replicas that are found elsewhere count as one."""
+        return max(1, len(self.settings.listed)) * self.settings.limits.in_flight
 
 
 class RecordedClassifier:

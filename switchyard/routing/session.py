@@ -121,6 +121,18 @@ class Pin:
     held_pool: str = ""
     seen_s: float = 0.0
 
+    def as_text(self) -> str:
+        """For other gateways; names have no tabs."""
+        return f"{self.pool}\t{self.turn}\t{self.until_turn}\t{self.held_pool}"
+
+    @staticmethod
+    def from_text(text: str) -> Pin | None:
+        """What another gateway wrote; None when it makes no sense here."""
+        parts = text.split("\t")
+        if len(parts) != 4 or not parts[1].isdecimal() or not parts[2].isdecimal():
+            return None
+        return Pin(parts[0], int(parts[1]), int(parts[2]), parts[3])
+
 
 class Pins:
     """The pins of all sessions in this process: bounded, forgotten after a silence.
@@ -129,12 +141,20 @@ class Pins:
         ttl_s: silence after which a session is forgotten.
         clock: seconds, rising.
         limit: most sessions kept; the longest unused goes first.
+        tell: told of each new pin, with route and session key; for other gateways.
     """
 
-    def __init__(self, ttl_s: float, clock: Callable[[], float], limit: int = MAX_PINS) -> None:
+    def __init__(
+        self,
+        ttl_s: float,
+        clock: Callable[[], float],
+        limit: int = MAX_PINS,
+        tell: Callable[[str, str, Pin], None] = lambda route, key, pin: None,
+    ) -> None:
         self.ttl_s = ttl_s
         self._clock = clock
         self._limit = limit
+        self._tell = tell
         self._pins: OrderedDict[tuple[str, str], Pin] = OrderedDict()
 
     def __len__(self) -> int:
@@ -154,6 +174,11 @@ class Pins:
 
     def put(self, route: str, session: Session, pin: Pin) -> None:
         """Remember; forgets the oldest when full."""
+        self.learn(route, session, pin)
+        self._tell(route, session.key, pin)
+
+    def learn(self, route: str, session: Session, pin: Pin) -> None:
+        """Remember what another gateway has decided."""
         key = (route, session.key)
         pin.seen_s = self._clock()
         self._pins[key] = pin

@@ -247,7 +247,7 @@ class Simulation:
                 outcome.error = f"engine_{answer.status}"
                 return
             await answer.finished()
-            self._pools[outcome.pool].note_good(lease.replica)
+            self._pools[outcome.pool].note_good(lease.replica, self._loop.time())
             outcome.first_token_s = outcome.first_token_s or answer.job.first_token_s or 0.0
         except GatewayError as error:
             self._pools[outcome.pool].note_bad(lease.replica, error.code, self._loop.time())
@@ -289,7 +289,7 @@ class Simulation:
 
     async def _watch(self, pool: Pool, replica: Replica, vllm: EmulatedVllm) -> None:
         async with httpx.AsyncClient(transport=MemoryTransport(self._engines)) as client:
-            probes = self._loop.create_task(Prober({}, self._random, client).watch(pool, replica))
+            probes = self._loop.create_task(Prober({}, self._random, client, lambda _: 0.0).watch(pool, replica))
             try:
                 well_s = 0.0
                 while well_s < WATCHED_S:

@@ -47,6 +47,10 @@ class MemoryResponse:
         """See `Response`: the head of a stream comes at once."""
         self.head_s = self._loop.time()
 
+    def has_begun(self) -> bool:
+        """Whether its first token has come."""
+        return self.job.first_token_s is not None
+
     async def finished(self) -> None:
         """Wait for the last token.
 

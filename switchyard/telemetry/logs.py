@@ -17,10 +17,17 @@ from switchyard.telemetry.record import Record
 log = logging.getLogger("switchyard.decisions")
 
 
-def set_up_logging(stream: TextIO, verbose: bool = False, level: str = "INFO") -> None:
-    """Plain lines on a stream; uvicorn's and ours look alike, httpx is silent unless `verbose`."""
+def set_up_logging(stream: TextIO, verbose: bool = False, level: str = "INFO", who: str = "") -> None:
+    """Plain lines on a stream; uvicorn's and ours look alike, httpx is silent unless `verbose`.
+
+    Args:
+        stream: where they go.
+        verbose: more of them.
+        level: least important ones.
+        who: begins what a line says, where several processes write.
+    """
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S"))
+    handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)-7s {who}%(name)s: %(message)s", "%H:%M:%S"))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel("DEBUG" if verbose else level)

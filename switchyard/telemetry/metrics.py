@@ -25,12 +25,18 @@ SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.0
 COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "switchyard_requests": ("Requests that have ended.", ("route", "pool", "protocol", "status", "outcome")),
     "switchyard_errors": ("Answers of the gateway's own making, by code.", ("code",)),
+    "switchyard_limited": ("Requests over a limit of their API key, by key and limit.", ("key", "limit")),
     "switchyard_decisions": ("Decisions by what settled them.", ("route", "pool", "kind")),
     "switchyard_classifier_failures": (
         "Requests decided while a classifier was down, late or talked nonsense.",
         ("route",),
     ),
     "switchyard_attempts": ("Tries against a replica.", ("pool", "replica")),
+    "switchyard_affinity": (
+        "Requests of pools that balance by prefix: on the replica of the conversation's last request (hit), moved to "
+        "another (repin), first seen (miss).",
+        ("pool", "result"),
+    ),
     "switchyard_input_tokens": ("Prompt tokens, as the engines counted them.", ("pool",)),
     "switchyard_cached_tokens": (
         "Prompt tokens that came from a prefix cache, as the engines counted them.",
@@ -67,13 +73,34 @@ ASKED: dict[str, tuple[str, tuple[str, ...]]] = {
         ("classifier", "reason"),
     ),
     "switchyard_classifier_seconds": ("Time that answered questions took together.", ("classifier",)),
+    "switchyard_state_questions": (
+        "Questions to Redis: answered in time, late, or not asked since it is down.",
+        ("result",),
+    ),
     "switchyard_classifier_tokens": ("Tokens of a judge's answers, as its engine counted them.", ("classifier", "kind")),
 }
 GAUGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "switchyard_in_flight": ("Requests on a replica, to the end of the body.", ("pool", "replica")),
+    "switchyard_tokens_in_flight": (
+        "Estimated tokens of those requests, prompts and wanted answers.",
+        ("pool", "replica"),
+    ),
+    "switchyard_foreign_requests": (
+        "Requests on the engine that are not this gateway's, by its own figures.",
+        ("pool", "replica"),
+    ),
+    "switchyard_replica_state": (
+        "1 for the state that the replica is in: unknown, ready, loading, down, ejected or draining.",
+        ("pool", "replica", "state"),
+    ),
     "switchyard_queued": ("Requests that wait for a pool.", ("pool",)),
     "switchyard_replica_up": ("1 when requests are sent to the replica.", ("pool", "replica")),
+    "switchyard_discovery_up": (
+        "1 when the pool's replicas could be read from where the policy says (dns:// or file://), at the last look.",
+        ("pool",),
+    ),
     "switchyard_share": ("Share of the scored decisions that the policy's `share` looks after.", ("route", "pool")),
+    "switchyard_state_up": ("1 while there is a connection to Redis; not there with `state: memory`.", ()),
     "switchyard_sessions": ("Sessions that are remembered.", ()),
 }
 
@@ -99,7 +126,7 @@ class Metrics(Collector):
 
     Args:
         read_gauges: called at a scrape; gives name, label values and value of each gauge.
-        read_asked: the same for the counters of classifiers that ask somebody.
+        read_asked: the same for counters that others keep: of questions to classifiers and to Redis.
     """
 
     def __init__(self, read_gauges: Callable[[], Reading], read_asked: Callable[[], Reading] = lambda: ()) -> None:
@@ -118,6 +145,8 @@ class Metrics(Collector):
         counters["switchyard_requests"][(record.route, pool, record.protocol, status, record.outcome)] += 1
         if record.error:
             counters["switchyard_errors"][(record.error,)] += 1
+        if record.limit:
+            counters["switchyard_limited"][(record.key_name, record.limit)] += 1
         if record.escalation:
             counters["switchyard_escalations"][(record.route,)] += 1
         if record.decision:
@@ -129,6 +158,8 @@ class Metrics(Collector):
             return
         for place in record.attempts:
             counters["switchyard_attempts"][place] += 1
+        if record.affinity:
+            counters["switchyard_affinity"][(pool, record.affinity)] += 1
         if record.input_tokens is not None:
             counters["switchyard_input_tokens"][(pool,)] += record.input_tokens
         if record.cached_tokens is not None:

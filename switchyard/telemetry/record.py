@@ -21,6 +21,9 @@ class Record:
         ended_at_s: when it ended by the wall clock, seconds of the epoch.
         outcome: ok, refused (by the gateway), engine_error, broken (in mid-answer), client_left.
         attempts: pool and replica of every try.
+        affinity: `hit` when the conversation's replica was the one of its last request, `repin` when it had to move, `miss`
+            when it wasn't known; empty where the pool doesn't balance by it.
+        limit: the limit of its API key that it exceeded.
         escalation: why a larger pool had to take over in mid-answer.
         tries: requests written to an engine; more than attempts when a kept connection had died.
         decision: what `Decision.as_record` gives.
@@ -46,6 +49,8 @@ class Record:
     decision: dict[str, Any] = field(default_factory=dict)
     pool: str = ""
     replica: str = ""
+    affinity: str = ""
+    limit: str = ""
     escalation: str = ""
     attempts: list[tuple[str, str]] = field(default_factory=list)
     tries: int = 0
@@ -72,7 +77,7 @@ class Record:
             "id": self.id, "time": _local(self.ended_at_s), "path": self.path, "protocol": self.protocol,
             "model": self.model, "route": self.route, "stream": self.stream, "key": self.key_name, "session": self.session,
             "session_source": self.session_source, "signals": self.signals, "decision": self.decision, "pool": self.pool,
-            "replica": self.replica, "changed": self.changed,
+            "replica": self.replica, "affinity": self.affinity, "changed": self.changed,
             "attempts": [f"{pool}/{replica}" for pool, replica in self.attempts], "status": self.status,
             "outcome": self.outcome, "error": self.error,
             "ms": {
@@ -85,6 +90,8 @@ class Record:
         }  # fmt: skip
         if self.counted:
             line["counted"] = self.counted
+        if self.limit:
+            line["limit"] = self.limit
         if self.escalation:
             line["escalation"] = self.escalation
         if self.case:

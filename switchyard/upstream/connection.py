@@ -49,7 +49,7 @@ class Response:
 
     __slots__ = (
         "_buffer", "_buffered", "_client_waits", "_connection",
-        "_ended", "_error", "_head", "_sink", "head_s", "headers", "length", "status",
+        "_ended", "_error", "_has_begun", "_head", "_sink", "head_s", "headers", "length", "status",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
@@ -65,6 +65,11 @@ class Response:
         self.headers: Headers = []
         self.length: int | None = None
         self.head_s = 0.0
+        self._has_begun = False
+
+    def has_begun(self) -> bool:
+        """Whether the body has begun."""
+        return self._has_begun
 
     async def head(self) -> None:
         """Wait for status and headers.
@@ -124,6 +129,7 @@ class Response:
 
     def take(self, data: bytes) -> None:
         """A piece of the body came."""
+        self._has_begun = True
         if self._sink is not None:
             self._sink.feed(data)
             return
@@ -172,7 +178,13 @@ class _Collector:
 
 
 class Owner(Protocol):
-    """The pool that a connection belongs to."""
+    """The pool that a connection belongs to.
+
+    Attributes:
+        heard_s: when bytes last came from the engine.
+    """
+
+    heard_s: float
 
     def give_back(self, connection: Connection) -> None:
         """The answer is complete and the connection can serve again."""
@@ -263,7 +275,7 @@ class Connection(asyncio.Protocol):
         if response is None:  # bytes without a question: whatever this engine does, it is not HTTP/1.1
             self.abort()
             return
-        self.moved_s = self._loop.time()
+        self.moved_s = self._owner.heard_s = self._loop.time()
         if not response.head_s:
             response.head_s = time.monotonic()  # the loop's clock has whole milliseconds
         try:

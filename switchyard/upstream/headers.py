@@ -26,6 +26,7 @@ _NOT_TO_ENGINE = _HOP_BY_HOP | {
     b"authorization", b"proxy-authorization", b"x-api-key", b"api-key", b"x-goog-api-key", b"cookie",
     b"accept-encoding",  # answers are read on the way: they must come plain
     b"x-request-id", b"traceparent", b"tracestate", b"x-switchyard-pool", b"x-switchyard-case",
+    b"x-switchyard-priority",
 }  # fmt: skip
 _NOT_TO_CLIENT = _HOP_BY_HOP | {b"content-length", b"date", b"server", b"x-request-id"}
 

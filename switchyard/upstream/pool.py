@@ -33,6 +33,9 @@ class ConnectionPool:
         url: http://host:port of the engine.
         label: the replica's name, for messages.
         timeouts: the pool's limits.
+
+    Attributes:
+        heard_s: when bytes last came from the engine, by the loop's clock; 0 before.
     """
 
     def __init__(self, url: str, label: str, timeouts: Timeouts) -> None:
@@ -42,13 +45,14 @@ class ConnectionPool:
         self._port = parts.port or 80
         self.host_header = parts.netloc.encode("ascii")
         self.label = label
+        self.heard_s = 0.0
         self._timeouts = timeouts
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
 
-    def reconfigure(self, timeouts: Timeouts) -> None:
-        """Go on under other limits."""
-        self._timeouts = timeouts
+    def reconfigure(self, timeouts: Timeouts, label: str) -> None:
+        """Go on under other limits, and with another name in messages."""
+        self._timeouts, self.label = timeouts, label
 
     @property
     def busy(self) -> bool:

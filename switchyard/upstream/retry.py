@@ -7,6 +7,8 @@ the whole gateway, so that trouble is not multiplied.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 BUSY = frozenset({429, 503})
 """Statuses by which an engine refuses before it begins."""
 SHARE = 0.1
@@ -15,6 +17,17 @@ AT_LEAST = 10
 """... or this many, where there are few requests."""
 HALF_LIFE_S = 10.0
 """How quickly the past is forgotten."""
+
+BUSY_S = 1.0
+"""Others are asked first for so long when an engine that refuses doesn't say for how long."""
+
+
+def retry_after_s(headers: Iterable[tuple[bytes, bytes]]) -> float:
+    """Seconds that an engine's `Retry-After` asks for; a date or nonsense counts as nothing said."""
+    for name, value in headers:
+        if name == b"retry-after" and value.isdigit() and len(value) < 7:
+            return float(value)
+    return BUSY_S
 
 
 class RetryBudget:

@@ -17,8 +17,8 @@ from switchyard.telemetry.metrics import ASKED, COUNTERS, GAUGES, HISTOGRAMS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 HEADERS = [
-    "x-switchyard-pool", "x-switchyard-replica", "x-switchyard-reason", "x-switchyard-error", "x-switchyard-session-id",
-    "x-switchyard-case", "x-request-id", "retry-after",
+    "x-switchyard-pool", "x-switchyard-replica", "x-switchyard-reason", "x-switchyard-affinity", "x-switchyard-error",
+    "x-switchyard-session-id", "x-switchyard-case", "x-request-id", "retry-after",
 ]  # fmt: skip
 
 

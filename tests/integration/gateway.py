@@ -26,6 +26,7 @@ from switchyard import app
 from switchyard.api.server import make_server
 from switchyard.cli.serve import listen
 from switchyard.config.load import Secrets, parse_policy
+from switchyard.pools.discovery import Resolve, resolve
 
 from .client import Answer, Client, eventually
 from .engine import DeadPort, Engine
@@ -37,7 +38,7 @@ def pool(*engines: Engine | DeadPort | str, **settings: Any) -> Json:
     """A pool's block. Its engines serve the first one's model; probes come often, so that tests need not wait."""
     models = [e.model for e in engines if isinstance(e, Engine)]
     urls = [e if isinstance(e, str) else e.url for e in engines]
-    block = {"model": models[0] if models else "acme/none", "replicas": urls, "health": {"every_s": 0.25}}
+    block = {"model": models[0] if models else "acme/none", "replicas": urls, "health": {"every_s": 0.25, "token_every_s": 0}}
     return block | settings
 
 
@@ -100,13 +101,20 @@ class Gateway(Observed):
         policy: as a dict.
         keys: API keys, admin key, pools' keys.
         ready: wait until /readyz is 200; else only until it has asked its engines once.
+        resolve: looks up names for pools that are found by DNS.
         send_buffer: bytes that the kernel may keep for a client; small to see back-pressure at once.
     """
 
     running: set[Gateway] = set()
 
     def __init__(
-        self, policy: Json, *, keys: Secrets | None = None, ready: bool = True, send_buffer: int | None = None
+        self,
+        policy: Json,
+        *,
+        keys: Secrets | None = None,
+        ready: bool = True,
+        send_buffer: int | None = None,
+        resolve: Resolve = resolve,
     ) -> None:
         self._clients = []
         self._ready = ready
@@ -115,7 +123,7 @@ class Gateway(Observed):
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         self.port: int = self._listener.getsockname()[1]
         parsed = parse_policy(json.dumps(policy).encode())
-        self.inner = app.Gateway(parsed, keys or Secrets(), Random(7))
+        self.inner = app.Gateway(parsed, keys or Secrets(), Random(7), resolve=resolve)
         settings = parsed.server
         self._server = make_server(self.inner.app, self.inner.door, settings.drain_delay_s, settings.drain_s)
         self._thread = threading.Thread(target=self._server.run, args=([self._listener],), name="gateway")

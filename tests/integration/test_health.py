@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from .client import ask, eventually
-from .engine import HANG, RESET, Engine, reply, sse, stream
+from .engine import HANG, RESET, DeadPort, Engine, Gate, reply, sse, stream
+from .figures import Figures
 from .gateway import Gateway, policy, pool
 
 Start = Callable[..., Any]
@@ -75,3 +77,211 @@ def test_the_last_replica_is_never_taken_out(start: Start, engine: Engine) -> No
         assert client.post(*ask("chat")).status == 500
     engine.play()
     assert client.post(*ask("chat")).status == 200
+
+
+# ---- probes, figures, one token ----
+
+FAULT = reply({"error": {"message": "x", "type": "t", "code": 500}}, 500)
+
+
+def watched(start: Start, *engines: Engine, **health: Any) -> Gateway:
+    """A gateway whose replicas take turns and are looked at often."""
+    often = {"every_s": 0.1, "stall_s": 1.0, "token_every_s": 0} | health
+    return start(Gateway(policy({"small": pool(*engines, balance="round_robin", health=often)})))
+
+
+def state_of(gateway: Gateway, engine: Engine) -> tuple[str, str]:
+    (found,) = gateway.client().get("/admin/pools").json()["pools"]
+    return next((r["state"], r["reason"]) for r in found["replicas"] if r["url"] == engine.url)
+
+
+def stays_ready(gateway: Gateway, engine: Engine, for_s: float) -> None:
+    until_s = time.monotonic() + for_s
+    while time.monotonic() < until_s:
+        assert state_of(gateway, engine)[0] == "ready", state_of(gateway, engine)
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("says", [2, 0], ids=["it says that it works on them", "it denies that it has work"])
+def test_a_good_health_path_in_front_of_a_dead_engine_is_seen_through(start: Start, engine: Engine, says: int) -> None:
+    """As when a peer rank dies: health 200, requests begin and never go on. No client has to run into a time-out."""
+    other = start(Engine())
+    figures = Figures(running=2, step=1).attach(engine)
+    gateway = watched(start, engine, other)
+    eventually(lambda: gateway.metric("switchyard_foreign_requests") == 2)
+    figures.running, figures.step = says, 0
+    engine.play([HANG])
+    stuck = [gateway.client().start(*ask("chat")) for _ in range(2)]
+    engine.wait_for()
+    eventually(lambda: state_of(gateway, engine)[0] == "ejected", 5)
+    assert "nothing has moved for" in state_of(gateway, engine)[1]
+    seen = len(engine.work)
+    assert [gateway.client().post(*ask("chat")).status for _ in range(6)] == [200] * 6
+    assert len(engine.work) <= seen + 1, "but for a token"
+    engine.reset()
+    figures.attach(engine).running = 0
+    eventually(lambda: state_of(gateway, engine)[0] == "ready", 20)
+    for connection in stuck:
+        connection.leave()
+
+
+def test_a_busy_engine_is_never_ejected(start: Start, engine: Engine) -> None:
+    """Its health path is slow, its answers take for ever, but something moves."""
+    figures = Figures(running=5, waiting=9, step=1).attach(engine)
+    gateway = watched(start, engine, start(Engine()))
+    engine.play_at("/health", [0.7, *reply(b"")])
+    engine.play([HANG])
+    connections = [gateway.client().start(*ask("chat")) for _ in range(2)]
+    engine.wait_for()
+    stays_ready(gateway, engine, 3.5)
+    figures.step = 0
+    eventually(lambda: state_of(gateway, engine)[0] == "ejected", 5)  # that the test can tell
+    for connection in connections:
+        connection.leave()
+
+
+@pytest.mark.parametrize("has_figures", [True, False])
+def test_a_prefill_of_100_000_tokens_is_no_stall(start: Start, engine: Engine, has_figures: bool) -> None:
+    """Nothing moves while it goes on, not even the health path of an engine that does both in one thread."""
+    figures = Figures().attach(engine)
+    if not has_figures:
+        engine.play_at("/metrics", [HANG])
+    gateway = watched(start, engine, start(Engine()))
+    engine.play([HANG])
+    long = [gateway.client().start(*ask("chat", "word " * 100_000)) for _ in range(2)]  # one of them comes here
+    engine.wait_for()
+    figures.running = 1
+    engine.play_at("/health", [HANG])
+    stays_ready(gateway, engine, 4)
+    for connection in long:
+        connection.leave()
+    if not has_figures:  # that the test can tell: with the prompt gone, patience ends
+        eventually(lambda: state_of(gateway, engine)[0] == "ejected", 10)
+
+
+def test_figures_that_are_always_zero_prove_nothing(start: Start, engine: Engine) -> None:
+    """As behind a proxy that answers /metrics itself: a long answer without a stream is no stall."""
+    Figures().attach(engine)
+    gateway = watched(start, engine, start(Engine()))
+    engine.play([HANG])
+    connections = [gateway.client().start(*ask("chat")) for _ in range(2)]
+    engine.wait_for()
+    stays_ready(gateway, engine, 2.5)
+    for connection in connections:
+        connection.leave()
+
+
+def test_an_engine_that_says_nothing_at_all_is_left(start: Start, engine: Engine) -> None:
+    """As one that is stopped: the kernel takes connections, nobody answers. Found without any client."""
+    gateway = watched(start, engine, start(Engine()))
+    for path in ("/health", "/metrics"):
+        engine.play_at(path, [HANG])
+    eventually(lambda: state_of(gateway, engine)[0] == "ejected", 10)
+    assert "nothing has come from it for" in state_of(gateway, engine)[1]
+    engine.reset()
+    eventually(lambda: state_of(gateway, engine)[0] == "ready", 20)
+
+
+def test_an_idle_replica_that_fails_is_found_before_a_client_finds_it(start: Start, engine: Engine) -> None:
+    gateway = watched(start, engine, start(Engine()), token_every_s=0.5)
+    eventually(lambda: any(r.path == "/v1/chat/completions" and r.json()["max_tokens"] == 1 for r in engine.work))
+    assert state_of(gateway, engine)[0] == "ready"
+    engine.play(FAULT)
+    eventually(lambda: state_of(gateway, engine)[0] == "ejected", 5)
+    assert "one token: status 500" in state_of(gateway, engine)[1]
+    engine.reset()
+    eventually(lambda: state_of(gateway, engine)[0] == "ready", 20)
+
+
+def test_an_engine_without_completions_is_asked_for_an_embedding(start: Start, engine: Engine) -> None:
+    health = {"every_s": 0.1, "token_every_s": 0.3}
+    start(Gateway(policy({"small": pool(engine, speaks=["embeddings"], health=health)})))
+    assert engine.wait_for().path == "/v1/embeddings"
+
+
+def test_without_token_probes_an_idle_replica_is_left_alone(start: Start, engine: Engine) -> None:
+    gateway = watched(start, engine, start(Engine()))
+    stays_ready(gateway, engine, 1)
+    assert engine.work == []
+
+
+def test_after_two_failures_a_token_takes_the_third_clients_place(start: Start, engine: Engine) -> None:
+    other = start(Engine())
+    gateway = watched(start, engine, other, token_every_s=60)
+    engine.play(FAULT)
+    answers = [gateway.client().post(*ask("chat")).status for _ in range(4)]
+    assert answers.count(500) == 2
+    eventually(lambda: state_of(gateway, engine)[0] == "ejected")
+
+
+def test_an_engine_that_refuses_is_asked_last_until_its_time_is_over(start: Start, engine: Engine) -> None:
+    """Retry-After is honoured by trying another first, and so its fast refusals attract nothing."""
+    other = start(Engine())
+    gateway = watched(start, engine, other)
+    engine.play(reply({"error": {"message": "busy"}}, 503, [("content-type", "application/json"), ("retry-after", "20")]))
+    assert [gateway.client().post(*ask("chat")).status for _ in range(10)] == [200] * 10
+    assert len(engine.work) == 1
+    assert state_of(gateway, engine)[0] == "ready"
+
+
+def test_a_loading_engine_is_no_error_and_begins_slowly(start: Start, engine: Engine) -> None:
+    other = start(Engine())
+    engine.play_at("/health", reply(b"", 503))
+    gateway = watched(start, engine, other)
+    eventually(lambda: state_of(gateway, engine) == ("loading", "the engine says 503"))
+    assert [gateway.client().post(*ask("chat")).status for _ in range(4)] == [200] * 4
+    assert engine.work == []
+    engine.reset()
+    eventually(lambda: state_of(gateway, engine)[0] == "ready")
+    (found,) = gateway.client().get("/admin/pools").json()["pools"]
+    limits = {r["url"]: r["limit"] for r in found["replicas"]}
+    assert limits[engine.url] < limits[other.url] == 48
+
+
+def test_work_from_elsewhere_is_seen_and_ours_is_not_counted_twice(start: Start, engine: Engine) -> None:
+    other = start(Engine())
+    busy = Figures(running=6, waiting=2, step=1).attach(engine)
+    Figures(step=1).attach(other)
+    block = pool(engine, other, balance="least_tokens", health={"every_s": 0.1})
+    gateway = start(Gateway(policy({"small": block})))
+    eventually(lambda: gateway.metric("switchyard_foreign_requests") == 8)
+    assert {gateway.client().post(*ask("chat")).replica for _ in range(6)} == {other.url.removeprefix("http://")}
+    busy.running, busy.waiting = 3, 0
+    gate = Gate()
+    for each in (engine, other):
+        each.play([gate, *reply({"choices": []})])
+    held = [gateway.client().start(*ask("chat")) for _ in range(12)]
+    eventually(lambda: len(engine.work) + len(other.work) >= 18)
+    busy.running = len(engine.work)
+    eventually(lambda: gateway.metric("switchyard_foreign_requests") == 0)
+    gate.open()
+    assert {connection.answer().status for connection in held} == {200}
+
+
+def test_errors_name_the_machines(start: Start) -> None:
+    with DeadPort() as dead:
+        block = pool(model="m", replicas=[{"url": dead.url, "name": "qwen-3", "nodes": ["s5", "s6"]}])
+        gateway = start(Gateway(policy({"small": block}), ready=False))
+        message = gateway.client().post(*ask("chat")).json()["error"]["message"]
+    assert "qwen-3 (on s5, s6) can't be reached" in message
+
+
+def test_a_conversation_is_followed_by_hit_and_repin(start: Start, engine: Engine) -> None:
+    other = start(Engine())
+    gateway = start(Gateway(policy({"small": pool(engine, other)})))
+    client = gateway.client()
+
+    def turn() -> tuple[str | None, str | None]:
+        path, body = ask("chat")
+        answer = client.post(path, body, [("x-session-id", "s-1")])
+        return answer.header("x-switchyard-affinity"), answer.replica
+
+    first, second = turn(), turn()
+    assert (first[0], second) == ("miss", ("hit", first[1]))
+    (engine if engine.url.endswith(str(first[1])) else other).shut()
+    moved = turn()
+    assert (moved[0], moved[1] != first[1]) == ("repin", True)
+    assert turn() == ("hit", moved[1])
+    for result, count in {"miss": 1, "hit": 2, "repin": 1}.items():
+        assert gateway.metric("switchyard_affinity_total", pool="small", result=result) == count
+    assert gateway.record()["affinity"] == "hit"

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -20,6 +20,16 @@ DEFAULT_CACHE_SIZE = 4096  # answers; about 1 MB
 DEFAULT_CACHE_TTL_S = 600.0
 
 How = Literal["asked", "cached", "joined"]
+
+
+class Elsewhere(Protocol[T]):
+    """Answers that other gateways have had, too."""
+
+    async def find(self, key: bytes) -> T | None:
+        """The answer to a question, if one is known; never waits long."""
+
+    def keep(self, key: bytes, answer: T) -> None:
+        """Let the others have it."""
 
 
 class Busy(Exception):
@@ -32,6 +42,7 @@ class _Question(Generic[T]):
 
     task: asyncio.Task[T]
     waiting: int = 0
+    found: bool = False  # elsewhere
 
 
 class Flight(Generic[T]):
@@ -43,6 +54,7 @@ class Flight(Generic[T]):
         cache_size: most answers remembered, 0 for none; the longest unused goes first.
         cache_ttl_s: how long an answer is good for.
         clock: seconds, rising.
+        elsewhere: asked before a question is put; left out: nobody.
     """
 
     def __init__(
@@ -52,7 +64,9 @@ class Flight(Generic[T]):
         cache_size: int = DEFAULT_CACHE_SIZE,
         cache_ttl_s: float = DEFAULT_CACHE_TTL_S,
         clock: Callable[[], float] = time.monotonic,
+        elsewhere: Elsewhere[T] | None = None,
     ) -> None:
+        self._elsewhere = elsewhere
         self._worth_keeping = worth_keeping
         self._concurrency = concurrency
         self._cache_size = cache_size
@@ -93,19 +107,33 @@ class Flight(Generic[T]):
         if question is None:
             if len(self._tasks) >= self._concurrency:
                 raise Busy
-            task = asyncio.get_running_loop().create_task(ask(), name="classify")
+            work = ask() if self._elsewhere is None else self._look_around(self._elsewhere, key, ask)
+            task = asyncio.get_running_loop().create_task(work, name="classify")
             question = self._open[key] = _Question(task)
             self._tasks.add(task)
             task.add_done_callback(partial(self._close, key))
             how = "asked"
         question.waiting += 1
         try:
-            return await asyncio.shield(question.task), how
+            answer = await asyncio.shield(question.task)
+            return answer, "cached" if question.found else how
         finally:
             question.waiting -= 1
             if not question.waiting and not question.task.done():
                 self._forget(key, question.task)  # nobody may join a question that is being taken back
                 question.task.cancel()
+
+    async def _look_around(self, elsewhere: Elsewhere[T], key: bytes, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Ask the others first; who asks in vain lets them have its answer."""
+        found = await elsewhere.find(key)
+        if found is not None:
+            if (question := self._open.get(key)) is not None:
+                question.found = True
+            return found
+        answer = await ask()
+        if self._worth_keeping(answer):
+            elsewhere.keep(key, answer)
+        return answer
 
     def _recall(self, key: bytes) -> tuple[T] | None:
         found = self._answers.get(key)

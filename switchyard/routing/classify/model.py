@@ -58,6 +58,36 @@ class Reading:
     why: str = "yes against no"
 
 
+class SharedReadings:
+    """Readings that all gateways of a store share; see `flight.Elsewhere`.
+
+    Args:
+        recall: the text that was kept under a key.
+        keep: keeps a text for so many seconds.
+        ttl_s: how long a reading is good for.
+    """
+
+    def __init__(
+        self, recall: Callable[[bytes], Awaitable[str | None]], keep: Callable[[bytes, str, float], None], ttl_s: float
+    ) -> None:
+        self._recall = recall
+        self._keep = keep
+        self._ttl_s = ttl_s
+
+    async def find(self, key: bytes) -> Reading | None:
+        """See `flight.Elsewhere`."""
+        text = await self._recall(key)
+        try:
+            p = float(text or "")
+        except ValueError:
+            return None
+        return Reading(p) if 0 <= p <= 1 else None
+
+    def keep(self, key: bytes, answer: Reading) -> None:
+        """See `flight.Elsewhere`."""
+        self._keep(key, repr(answer.p), self._ttl_s)
+
+
 class ModelJudge:
     """Asks `settings.pool`; late, broken, unclear answers and too many questions are abstentions with their reason.
 

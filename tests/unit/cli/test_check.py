@@ -66,7 +66,6 @@ def test_a_file_that_cannot_be_read_is_no_verdict(path, capsys):
 # text behind MINIMAL (with routes, unless it has its own), word of the warning
 WARNINGS = [
     ("server: {api_keys_env: SWITCHYARD_TEST_UNSET}\n" + ROUTES, "server.api_keys_env: the environment variable"),
-    ("server: {state: 'redis://h:6379/0'}\n" + ROUTES, "server.state"),
     ("", "there are no routes"),
     ("  third: {model: m, replicas: [http://h:1], context: 32768}\n" + ROUTES, "pools.third: agents ask for 32000"),
     ("routes: {auto: {otherwise: big, check: {tool_calls: escalate}}}\n", "routes.auto.check.tool_calls"),

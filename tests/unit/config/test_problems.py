@@ -61,6 +61,11 @@ PROBLEMS = [
     ("routes: [auto]", 9, "routes", "a block of keys is expected", ""),
     # own rules of a value
     ("server: {state: redis}", 9, "server.state", "redis://host", ""),
+    ("server: {state: 'redis://'}", 9, "server.state", "redis://host", ""),
+    ("server: {state: 'redis://h:99999/0'}", 9, "server.state", "redis://host", ""),
+    ("server: {state: 'redis://h/zero'}", 9, "server.state", "redis://host", ""),
+    ("server: {state: 'redis://h/0?db=1'}", 9, "server.state", "redis://host", ""),
+    ("server: {state: 'http://h:6379'}", 9, "server.state", "redis://host", ""),
     ("server: {api_keys_env: 'sk-1 2'}", 9, "server.api_keys_env", "the name of an environment variable", ""),
     (ROUTE + "    otherwise: big\n    rules: [{when: {tools: 1}, use: big, for: 5 hours}]", 12, "routes.auto.rules[0].for",
      "like 5 turns", ""),

@@ -3,8 +3,7 @@
 import pytest
 
 from switchyard.config.vocabulary import PROTOCOLS
-from switchyard.pools.health import read_context, read_protocols
-from switchyard.pools.pool import NATIVE
+from switchyard.pools.serves import NATIVE, read_context, read_protocols
 
 from .make import pool_of
 

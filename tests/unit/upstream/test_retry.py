@@ -1,9 +1,10 @@
 """The budget for retries: a share of recent requests, a few in any case, and the past is forgotten."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.upstream.retry import AT_LEAST, HALF_LIFE_S, SHARE, RetryBudget
+from switchyard.upstream.retry import AT_LEAST, BUSY_S, HALF_LIFE_S, SHARE, RetryBudget, retry_after_s
 
 
 def taken(budget: RetryBudget, now_s: float, tries: int = 10_000) -> int:
@@ -40,3 +41,18 @@ def test_retries_never_exceed_the_budget_of_all_requests(steps):
             retries += budget.take(now_s)
         # what fades gives room again: at most the floor anew for each half-life that has passed
         assert retries <= (AT_LEAST + SHARE * requests) * (1 + now_s / HALF_LIFE_S)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ([(b"retry-after", b"7")], 7.0),
+        ([(b"content-type", b"x"), (b"retry-after", b"0")], 0.0),
+        ([(b"retry-after", b"Mon, 30 Nov 2026 12:00:00 GMT")], BUSY_S),
+        ([(b"retry-after", b"99999999999999999999")], BUSY_S),
+        ([(b"retry-after", b"-1")], BUSY_S),
+        ([], BUSY_S),
+    ],
+)
+def test_what_an_engine_that_refuses_asks_for(headers, seconds):
+    assert retry_after_s(headers) == seconds
