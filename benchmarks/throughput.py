@@ -325,7 +325,9 @@ def draw(found: dict[str, Any], rows: list[dict[str, Any]]) -> str:
         parts.append(f'<circle cx="{here:.1f}" cy="{y(row["emulated"]):.1f}" r="5" class="emulated"/>')
         a, b = here, y(row["simulated"])
         parts.append(f'<path d="M{a - 4:.1f},{b - 4:.1f}l8,8m0,-8l-8,8" class="simulated"/>')
-        parts.append(f'<text x="{here + 8:.1f}" y="{y(row["emulated"]) - 8:.1f}">{row["emulated"]:.2f}</text>')
+        anchor = "end" if row["realised"] > 0.95 else "start"
+        label = f'x="{here + (4 if anchor == "end" else 8):.1f}" y="{y(row["emulated"]) - 10:.1f}" text-anchor="{anchor}"'
+        parts.append(f"<text {label}>{row['emulated']:.2f}</text>")
     legend = x(0.52)
     parts.append(
         f'<circle cx="{legend}" cy="60" r="5" class="emulated"/><text x="{legend + 12}" y="64">emulated, real sockets</text>'
