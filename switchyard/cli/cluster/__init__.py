@@ -1,8 +1,10 @@
-"""Describe a cluster in one file: check it, plan it, and write what starts it.
+"""Describe a cluster in one file: check it, plan it, write what starts it, and predict what it does.
 
   switchyard cluster check deploy/cluster.yaml
   switchyard cluster plan deploy/cluster.yaml --mix 0.25
   switchyard cluster render deploy/cluster.yaml --target compose --out out/
+  switchyard cluster simulate deploy/cluster.yaml --mix 0.25
+  switchyard cluster lend deploy/cluster.yaml s5 s6 --owner anna --until 8h
 
 The file says which machines there are and what runs on them; examples are in deploy/.
 """
