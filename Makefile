@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt docs schema test-vllm test-cluster test-agents soak fuzz bench bench-state bench-deciding bench-routing bench-balancing clean
+.PHONY: help demo test check fmt docs schema test-vllm test-cluster test-agents soak fuzz bench bench-state bench-deciding bench-routing bench-balancing bench-throughput clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -85,6 +85,9 @@ bench-balancing: $(READY) ## cache hits and spread of load, simulated; ARGS=--re
 
 bench-state: $(READY) ## what state shared by Redis adds to a request; ARGS='--json'
 	$(BIN)/python benchmarks/state.py $(ARGS)
+
+bench-throughput: $(READY) ## what routing gains on an emulated 8-node cluster, over real sockets and simulated (8 minutes)
+	$(BIN)/python benchmarks/throughput.py --json benchmarks/results/throughput.json --svg benchmarks/results/throughput.svg $(ARGS)
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

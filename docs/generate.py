@@ -478,7 +478,8 @@ def usage(name: str, actions: Sequence[argparse.Action]) -> str:
     words = [f"switchyard {name}"]
     for action in actions:
         if action.option_strings:
-            words.append(f"[{action.option_strings[-1]}{value_words(action)}]")
+            flag = f"{action.option_strings[-1]}{value_words(action)}"
+            words.append(flag if action.required else f"[{flag}]")
         else:
             word = f"{action.metavar}{' ...' if action.nargs == '+' else ''}"
             words.append(f"[{word}]" if action.nargs == "?" else word)

@@ -21,7 +21,8 @@ COMMANDS = {
     "whatif": "decide recorded traffic anew under another policy: what moves, and what that does to shares and queues",
     "eval": "run the same cases over big, small and routed, and say whether quality held",
     "explain": "show how a policy decides about a request in a file",
-    "cluster": "describe a cluster in one file: check it, plan it, write what starts it",
+    "cluster": "describe a cluster in one file: check it, plan it, write what starts it, predict what it does",
+    "bench": "measure prefill and decode at 1, 4 and 8 requests at once, through the gateway and direct",
     "schema": "print the JSON Schema of policies or of cluster files",
     "demo": "start small real engines and the gateway, and show routed requests",
 }

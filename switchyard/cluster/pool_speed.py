@@ -18,7 +18,6 @@ SHIPPED = ("qwen3.8-27b-nvfp4", "glm-5.3-nvfp4")
 """Names for `speed.like`."""
 GLM_NODES = 8
 """GLM 5.3 was measured on so many nodes only."""
-BYTES_A_PARAMETER = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "mxfp4": 0.531}
 
 
 def link_of(fabric: Fabric, nodes: int) -> Link:
@@ -90,9 +89,7 @@ def _unmeasured(pool: Pool, link: Link, prefill_tokens_s: float | None) -> Engin
 
 def _shape(model: str, checkpoint: Checkpoint) -> Shape:
     """What is read for a token, and how wide: the width follows from parameters = 12 layers width^2 (Kaplan et al. 2020)."""
-    read_gib = checkpoint.active_gib or checkpoint.size_gib
-    if read_gib is None and checkpoint.parameters_b is not None and checkpoint.format is not None:
-        read_gib = checkpoint.parameters_b * 1e9 * BYTES_A_PARAMETER[checkpoint.format] / 2**30
+    read_gib = checkpoint.active_gib or checkpoint.weights_gib
     if read_gib is None:
         keys = "speed.measured, speed.like, or checkpoint.size_gib (of a mixture of experts active_gib)"
         raise Undetermined(f"nothing tells its speed: fill in {keys}")

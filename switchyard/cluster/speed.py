@@ -124,7 +124,7 @@ class EngineSpeed:
             cached_share: share (0..1) of prompt tokens that the prefix cache has.
         """
         prefill_s = prompt_tokens * (1 - cached_share) / self.prefill_tokens_s
-        return 1 / (prefill_s + answer_tokens * self.step_s(running) / running)
+        return 1 / (prefill_s + (answer_tokens - 1) * self.step_s(running) / running)  # the first token comes with the prefill
 
 
 def measured_speed(decode_tokens_s: Mapping[int, float], prefill_tokens_s: float) -> EngineSpeed:

@@ -13,6 +13,7 @@ from integration.client import Client, ask, error_of, eventually
 from integration.gateway import Gateway, policy, pool
 from openai import OpenAI
 
+from switchyard.bench.measure import measure
 from switchyard.demo.engine import EmbeddedEngine
 from switchyard.demo.model import fetch_model
 
@@ -173,3 +174,22 @@ def test_leaving_frees_the_slot(gateway: Gateway, real_engine: EmbeddedEngine) -
 
     eventually(lambda: busy() == 0, 10)
     assert client.post(*ask("chat", max_tokens=2)).status == 200
+
+
+def test_bench_measures_it_through_the_gateway_and_direct(gateway: Gateway, real_engine: EmbeddedEngine) -> None:
+    """Both ways are the same engine, so figures are alike; how alike depends on what else this machine does.
+
+    The prompts are always the same ones: to some this small model has nothing to say but its end token.
+    """
+    urls = {f"http://127.0.0.1:{gateway.port}": "small", real_engine.url: "smollm2"}
+    through, direct = (
+        asyncio.run(measure(url, "", model, 200, 16, [1], 2, lambda _: None, seed=3))[1][0].as_dict()
+        for url, model in urls.items()
+    )
+    for row in (through, direct):
+        assert row["prompt_tokens"] == pytest.approx(200, rel=0.2)
+        assert row["answer_tokens"] == 16
+        assert row["failed"] == 0
+    for name in ("prefill_tokens_s", "decode_tokens_s"):
+        ratio = through[name]["total"]["mean"] / direct[name]["total"]["mean"]
+        assert 1 / 5 < ratio < 5

@@ -106,7 +106,7 @@ def test_a_machine_with_several_kinds_of_gpus():
 
 def test_no_surprises_of_the_parser():
     assert problems("") == ["1:1: the file is empty (start from an example in deploy/)"]
-    assert problems("- a") == ["1:1: a mapping with version, nodes and pools is expected at the top"]
+    assert problems("- a") == ["1:1: a mapping is expected at the top, with version, nodes and pools"]
 
 
 def test_a_problem_found_later_has_its_place():

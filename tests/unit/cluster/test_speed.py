@@ -98,8 +98,8 @@ def test_beyond_one_measured_point_a_token_costs_what_prefill_does() -> None:
 
 def test_throughput_of_full_places() -> None:
     speed = EngineSpeed(((1, 0.1), (10, 0.2)), prefill_tokens_s=1000, origin="measured", note="")
-    assert speed.requests_s(10, prompt_tokens=500, answer_tokens=100) == pytest.approx(1 / (0.5 + 100 * 0.2 / 10))
-    assert speed.requests_s(10, 500, 100, cached_share=1) == pytest.approx(0.5)
+    assert speed.requests_s(10, prompt_tokens=500, answer_tokens=100) == pytest.approx(1 / (0.5 + 99 * 0.2 / 10))
+    assert speed.requests_s(10, 500, 101, cached_share=1) == pytest.approx(0.5)
 
 
 @given(

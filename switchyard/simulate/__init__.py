@@ -1,0 +1,1 @@
+"""The gateway's own code on virtual time, in front of the emulated engines' clockwork: an hour in seconds, without sockets."""
