@@ -3,8 +3,8 @@
 
 usage: routing.py --data FILE [--out FOLDER] [--only SETTING,...]
 
-Every figure is from models that had not seen the prompt, nor any that shares a passage with it: the recipe of
-`tools/train_embedded` is run once for each fold, exported, and read by the classifier that ships. What it measures, how,
+Every figure is from models that had not seen the prompt, nor any that shares a passage with it: the recipe in
+`switchyard/calibration` is run once for each fold, exported, and read by the classifier that ships. What it measures, how,
 and what came out is docs/explanation/routing-quality.md. Needs numpy, scipy and scikit-learn; ten minutes on one core.
 """
 
@@ -24,13 +24,14 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 HERE = Path(__file__).resolve().parent
 sys.dont_write_bytecode = True
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tools" / "train_embedded")]
+sys.path.insert(0, str(HERE.parent))
 
 try:
     import numpy as np
-    import recipe
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
+
+    from switchyard.calibration import recipe
 except ImportError as error:
     sys.exit(f"{error.name} is missing: pip install -r tools/train_embedded/requirements.txt")
 

@@ -27,7 +27,7 @@ from switchyard.api.server import SWEEP_S as CLIENT_SWEEP_S
 from switchyard.arriving import PIN, PLACE, Arrivals
 from switchyard.config.load import PolicyError, Problem, Secrets, parse_policy, read_secrets
 from switchyard.config.policy import Classifier as ClassifierBlock
-from switchyard.config.policy import LocalClassifier, ModelClassifier, Policy, Route, Server
+from switchyard.config.policy import EmbeddedClassifier, LocalClassifier, ModelClassifier, Policy, Route, Server
 from switchyard.config.reload import PolicyFile, describe_changes
 from switchyard.deciding import Decider, Steering, Target
 from switchyard.fleet import Fleet
@@ -45,7 +45,7 @@ from switchyard.routing.classify.flight import Flight
 from switchyard.routing.classify.local import LocalClassifier as Local
 from switchyard.routing.classify.local import Worker, worker_command
 from switchyard.routing.classify.model import Ask, ModelJudge, SharedReadings, has_score
-from switchyard.routing.classify.scorer import Scorer, read_weights
+from switchyard.routing.classify.scorer import BadWeights, Scorer, load_scorer
 from switchyard.routing.classify.stats import AskStats
 from switchyard.routing.lookup import Names
 from switchyard.routing.pressure import PressureRelief
@@ -55,6 +55,7 @@ from switchyard.routing.share import ShareControl
 from switchyard.routing.stored import StoredResponses
 from switchyard.routing.tokens import Count, load_tokenizer, why_no_tokenizer
 from switchyard.sending import Sender
+from switchyard.shadowing import Shadowing
 from switchyard.state.base import Store
 from switchyard.state.memory import MemoryStore
 from switchyard.telemetry.added_up import WRITE_S, WorkerFiles
@@ -129,6 +130,7 @@ class Gateway:
         self._steering: dict[str, Steering] = {}
         self._made: dict[ClassifierBlock, Classifier] = {}
         self._tokenizers: dict[str, Count] = {}
+        self._scorers: dict[str | None, Scorer] = {}  # of the policy in force, by file; None: the shipped one
         self._stopping: asyncio.Task[None] | None = None
         self._retired: list[ConnectionPool] = []  # of replicas that are gone: what runs there may end
         self._watches: dict[Replica, asyncio.Task[None]] = {}
@@ -154,13 +156,15 @@ class Gateway:
             listeners.append(self._decision_log)
         self._recorder = Recorder(listeners)
         self._tracing = make_tracing(os.environ)
+        self._shadowing = Shadowing(self._random, lambda: self.door.draining)
         keys = Keys(secrets.api_keys, secrets.admin_key)
         self.door = Door(
             keys, server.max_body_mb << 20, server.max_connections, self._serve, self._serve_stored, self._metrics.count_refusal
         )
         self.app = make_control(self, keys, server.max_body_mb << 20, self.door.next_id, self._lifespan)
-        self._load_tokenizers(policy, str(source.path) if source is not None else "policy")
-        self._install(policy, secrets)
+        name = str(source.path) if source is not None else "policy"
+        self._load_tokenizers(policy, name)
+        self._install(policy, secrets, self._load_scorers(policy, name))
 
     async def _serve(self, exchange: Exchange) -> None:
         await self.pipeline.handle(exchange)  # the policy of this moment: a request keeps the one it began with
@@ -170,9 +174,10 @@ class Gateway:
 
     # ---- the policy in force ----
 
-    def _install(self, policy: Policy, secrets: Secrets) -> None:
+    def _install(self, policy: Policy, secrets: Secrets, scorers: dict[str | None, Scorer]) -> None:
         """Put a policy in force, all at once; nothing here waits."""
         self.policy = policy
+        self._scorers = scorers
         self._secrets = secrets
         old = self.pools
         self.pools = {}
@@ -195,6 +200,7 @@ class Gateway:
         arrivals = Arrivals(policy.server.limits, self._store, self._pins, self._stored, self.pools)
         self.pipeline = Pipeline(
             policy, self.pools, arrivals, self.decider, self._sender, self._stored, self._recorder, self._tracing,
+            self._shadowing,
             lambda: time.localtime().tm_hour,
         )  # fmt: skip
         self._watch_replicas()
@@ -236,23 +242,25 @@ class Gateway:
 
     async def _replace_policy(self, raw: bytes | None) -> list[str]:
         try:
-            policy, secrets = await asyncio.to_thread(self._read_policy, raw)  # a big file takes a while to check
+            policy, secrets, scorers = await asyncio.to_thread(self._read_policy, raw)  # a big file takes a while to check
         except (PolicyError, OSError) as error:
             self._policy_problem = str(error)
             self._metrics.count_reload(good=False)
             log.error("the policy stays as it is; the new one is not good:\n%s", error)
             raise
         changes = describe_changes(self.policy, policy)
+        relearned = [path for path, scorer in scorers.items() if self._scorers.get(path, scorer) is not scorer]
+        changes += [f"weights in {path or 'the package'} are new" for path in relearned]
         self._policy_problem = ""
         if changes:
             # But for the keys' limits, the server's own block is read at the start only, whatever the file says now.
             server = self.policy.server.model_copy(update={"limits": policy.server.limits})
-            self._install(policy.model_copy(update={"server": server}), secrets)
+            self._install(policy.model_copy(update={"server": server}), secrets, scorers)
             self._metrics.count_reload(good=True)
             log.info("new policy: %s", "; ".join(changes))
         return changes
 
-    def _read_policy(self, raw: bytes | None) -> tuple[Policy, Secrets]:
+    def _read_policy(self, raw: bytes | None) -> tuple[Policy, Secrets, dict[str | None, Scorer]]:
         name = "policy"
         if self._source is not None:
             name = str(self._source.path)
@@ -263,7 +271,22 @@ class Gateway:
         if self._source is not None:
             policy = self._source.with_overrides(policy)
         self._load_tokenizers(policy, name)
-        return policy, read_secrets(policy, name)
+        return policy, read_secrets(policy, name), self._load_scorers(policy, name)
+
+    def _load_scorers(self, policy: Policy, file: str) -> dict[str | None, Scorer]:
+        """Read the weights that a policy names, and make them ready; those that are in use and unchanged stay as they are."""
+        problems: list[Problem] = []
+        found: dict[str | None, Scorer] = {}
+        for name, route in policy.routes.items():
+            for i, block in enumerate(route.classify):
+                if isinstance(block, EmbeddedClassifier) and block.weights not in found:
+                    try:
+                        found[block.weights] = load_scorer(block.weights, self._scorers.get(block.weights))
+                    except BadWeights as error:
+                        problems.append(Problem(file, 1, 1, f"routes.{name}.classify[{i}].weights", str(error)))
+        if problems:
+            raise PolicyError(problems)
+        return found
 
     def _load_tokenizers(self, policy: Policy, file: str) -> None:
         """Read the tokenizers that a policy names; takes a while, and is done before anything is replaced."""
@@ -294,13 +317,20 @@ class Gateway:
     def _make_classifiers(self, policy: Policy) -> dict[str, list[Classifier]]:
         """One for each different block: routes with equal blocks share cache, limit and process, and so does a reload."""
         wanted = {block: None for route in policy.routes.values() for block in route.classify}
-        old, self._made = self._made, {block: self._made.get(block) or self._make_classifier(block) for block in wanted}
+        old, self._made = self._made, {block: self._kept(block) or self._make_classifier(block) for block in wanted}
         gone = [made for block, made in old.items() if block not in self._made and isinstance(made, Local)]
         if gone:  # their model's memory is wanted; requests that they are asked about go on to the next classifier
             self._stopping = _start(_stop_all(gone), "classifiers that are gone")
         if self._started:
             self._warm_up()
         return {name: [self._made[block] for block in route.classify] for name, route in policy.routes.items()}
+
+    def _kept(self, block: ClassifierBlock) -> Classifier | None:
+        """What was made for an equal block, unless its weights were learned anew since."""
+        made = self._made.get(block)
+        if isinstance(block, EmbeddedClassifier) and isinstance(made, Embedded):
+            return made if made.scorer is self._scorers[block.weights] else None
+        return made
 
     def _warm_up(self) -> None:
         """Local models load in their processes, so that the first question need not wait for them."""
@@ -317,8 +347,10 @@ class Gateway:
             return ModelJudge(block, self._ask or self._ask_own_pool, flight, block.bias, block.scale)
         if isinstance(block, LocalClassifier):
             command = worker_command(block.model, block.kind, block.label, block.max_input_tokens)
-            return Local(Worker(command), block.kind, block.deadline_ms, block.max_input_tokens)
-        return Embedded(Scorer(read_weights()))
+            return Local(
+                Worker(command), block.kind, block.deadline_ms, block.max_input_tokens, block.bias, block.scale
+            )  # fmt: skip
+        return Embedded(self._scorers[block.weights], block.bias, block.scale)
 
     def _make_steering(self, policy: Policy) -> dict[str, Steering]:
         """Control goes on where its settings stay: a reload doesn't forget what was given."""
@@ -398,6 +430,7 @@ class Gateway:
                 for task in (*tasks, *self._watches.values()):
                     task.cancel()
                 await asyncio.gather(*tasks, *self._watches.values(), return_exceptions=True)
+                await self._shadowing.stop()
                 for connections in (*self._connections.values(), *self._retired):
                     connections.close()
                 await _stop_all([made for made in self._made.values() if isinstance(made, Local)])
@@ -545,6 +578,22 @@ class Gateway:
         newest = (record for record in reversed(self._recorder.latest) if not case or record.case == case)
         return [record.as_line() for record in islice(newest, limit)]
 
+    def shadows(self) -> list[dict[str, Any]]:
+        """See `api.control.Gateway`."""
+        return [
+            {"route": route, "small": small, "big": big, **found.as_json()}
+            for (route, small, big), found in self._shadowing.found.items()
+        ]
+
+    def _read_shadows(self) -> Iterator[tuple[str, Labels, float]]:
+        for place, found in self._shadowing.found.items():
+            yield from (("switchyard_shadows", (*place, result), count) for result, count in found.results.items())
+            yield from (("switchyard_shadow_tokens", (*place, kind), count) for kind, count in found.tokens.items())
+            yield "switchyard_shadow_seconds", place, found.seconds
+            for kind, count in found.compared.items():
+                yield "switchyard_shadows_compared", (*place, kind, "same"), found.same[kind]
+                yield "switchyard_shadows_compared", (*place, kind, "different"), count - found.same[kind]
+
     def _read_asked(self) -> Iterator[tuple[str, Labels, float]]:
         totals: dict[tuple[str, Labels], float] = {}
         for block, classifier in self._made.items():
@@ -567,6 +616,7 @@ class Gateway:
             for result, count in {"answered": link.answered, **link.missed}.items():
                 totals[("switchyard_state_questions", (result,))] = count
         yield from ((name, labels, value) for (name, labels), value in totals.items())
+        yield from self._read_shadows()
 
     def _read_gauges(self) -> Iterator[tuple[str, Labels, float]]:
         for pool in self.pools.values():

@@ -103,7 +103,7 @@ class Escalation:
         lease.release()
         try:
             _, second = await self._ask_larger(problem)
-            if second.status >= 300 or not is_stream(second):
+            if second.status >= 300 or not second.is_stream:
                 raise self._failure(problem)
         except GatewayError as error:
             failure = error if isinstance(error, BadToolCall) else self._failure(f"{problem}; {error.message}")
@@ -131,8 +131,3 @@ def worth_checking(view: RequestView, decision: Decision, served_by: str, respon
     larger = larger_decision(decision, served_by, "")
     fits = response.length is None or response.length < MAX_ANSWER_BYTES
     return larger is not None and view.protocol in CHECKED and view.tool_count > 0 and fits
-
-
-def is_stream(response: Response) -> bool:
-    """Whether the answer is an event stream."""
-    return any(n == b"content-type" and v.lower().startswith(b"text/event-stream") for n, v in response.headers)

@@ -24,7 +24,7 @@ from switchyard.config.policy import Policy, Route
 from switchyard.config.vocabulary import HEADER_PREFIX, SIGNALS
 from switchyard.deciding import Decider, Stored, Target
 from switchyard.errors import BrokenStream, Draining, GatewayError, InvalidRequest, UnknownModel, Unreachable
-from switchyard.escalating import Escalation, is_stream, worth_checking
+from switchyard.escalating import Escalation, worth_checking
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Lease
 from switchyard.routing.decision import Decision
@@ -35,6 +35,7 @@ from switchyard.routing.rules import describe, matches
 from switchyard.routing.session import Session, identify
 from switchyard.routing.signals import Signals
 from switchyard.sending import FAULTS, Outgoing, Sender
+from switchyard.shadowing import Copy, CopyingReader, Shadowing
 from switchyard.state.base import Claim
 from switchyard.telemetry.record import Record, Recorder
 from switchyard.telemetry.tracing import Tracing
@@ -105,6 +106,7 @@ class Pipeline:
         stored: places of stored responses.
         recorder: takes the record of every request.
         tracing: begins a trace for every request.
+        shadowing: asks the big pool once more, now and then.
         read_hour: hour of the day.
     """
 
@@ -118,6 +120,7 @@ class Pipeline:
         stored: Stored,
         recorder: Recorder,
         tracing: Tracing,
+        shadowing: Shadowing,
         read_hour: Callable[[], int],
     ) -> None:
         self._policy = policy
@@ -128,6 +131,7 @@ class Pipeline:
         self._stored = stored
         self._recorder = recorder
         self._tracing = tracing
+        self._shadowing = shadowing
         self._read_hour = read_hour
 
     async def handle(self, exchange: Exchange) -> None:
@@ -168,6 +172,7 @@ class Pipeline:
         view = outgoing.view
         lease: Lease | None = None
         response: Response | None = None
+        copy: Copy | None = None
         try:
             lease, response = await self._sender.send(outgoing, decision)
             if response.status >= 300:
@@ -185,23 +190,28 @@ class Pipeline:
                     refusal = await response.read(ERROR_BODY_BYTES)
                     self._pass_refusal(exchange, outgoing, decision, response, refusal)
                     return
+            copy = self._shadowing.sample(target.route_name, target.route, outgoing, decision, response)
             if target.route.check.tool_calls == "escalate" and worth_checking(view, decision, outgoing.record.pool, response):
-                await self._relay_checked(exchange, target, outgoing, decision, response, lease)
+                await self._relay_checked(exchange, target, outgoing, decision, response, lease, copy)
             else:
-                await self._relay(exchange, outgoing, decision, response)
+                await self._relay(exchange, outgoing, decision, response, copy)
             self._judge(lease, outgoing)
         finally:
             if response is not None:
                 response.abandon()
             if lease is not None:
                 lease.release()
+        if copy is not None and outgoing.record.outcome == "ok" and not outgoing.record.escalation:
+            self._shadowing.begin(copy, target.route_name, target.route, outgoing, self._sender, self._pools)
 
-    async def _relay(self, exchange: Exchange, outgoing: Outgoing, decision: Decision, response: Response) -> None:
+    async def _relay(
+        self, exchange: Exchange, outgoing: Outgoing, decision: Decision, response: Response, copy: Copy | None = None
+    ) -> None:
         """Pass on a good answer as it comes, and note what it tells."""
         record = outgoing.record
         record.status = response.status
-        stream = is_stream(response)
-        reader = AnswerReader(outgoing.view.protocol, stream)
+        stream = response.is_stream
+        reader = _reader(outgoing, stream, copy)
         hide_usage = stream and "usage" in record.changed
         headers = _answer_headers(response, _shown(decision, record), stream)
         exchange.start(response.status, headers, None if hide_usage else response.length)
@@ -216,15 +226,22 @@ class Pipeline:
         self._note_answer(reader, broken, record, outgoing.view)
 
     async def _relay_checked(
-        self, exchange: Exchange, target: Target, outgoing: Outgoing, decision: Decision, response: Response, lease: Lease
+        self,
+        exchange: Exchange,
+        target: Target,
+        outgoing: Outgoing,
+        decision: Decision,
+        response: Response,
+        lease: Lease,
+        copy: Copy | None,
     ) -> None:
         """The same for an answer whose tool calls are looked at first; a larger pool takes over from a bad one."""
-        record, protocol = outgoing.record, outgoing.view.protocol
+        record = outgoing.record
         record.status = response.status
         escalation = Escalation(self._sender, outgoing, decision)
-        reader = AnswerReader(protocol, is_stream(response))
+        reader = _reader(outgoing, response.is_stream, copy)
         try:
-            if is_stream(response):
+            if response.is_stream:
                 exchange.start(response.status, _answer_headers(response, _shown(decision, record), True), None)
                 hide_usage = "usage" in record.changed
                 broken, last = await escalation.stream(exchange, response, reader, lease, hide_usage)
@@ -413,6 +430,11 @@ class Pipeline:
 def _read(exchange: Exchange, headers: Mapping[str, str]) -> RequestView:
     endpoint = exchange.endpoint
     return RequestView(endpoint.protocol, Body(exchange.body), headers, exchange.key_name, exchange.address, endpoint.counting)
+
+
+def _reader(outgoing: Outgoing, stream: bool, copy: Copy | None) -> AnswerReader:
+    protocol = outgoing.view.protocol
+    return AnswerReader(protocol, stream) if copy is None else CopyingReader(protocol, copy)
 
 
 async def _let_others_run(exchange: Exchange) -> None:

@@ -64,6 +64,9 @@ class Gateway(Protocol):
     def latest_decisions(self, limit: int, case: str = "") -> list[dict[str, Any]]:
         """The newest records, newest first; with a case, only those that carry this label."""
 
+    def shadows(self) -> list[dict[str, Any]]:
+        """What came of shadows, by route and pools."""
+
 
 def make_control(
     gateway: Gateway, keys: Keys, max_body_bytes: int, next_id: Callable[[], str], lifespan: Callable[[FastAPI], Any]
@@ -176,6 +179,11 @@ def make_control(
     async def decisions(limit: int = 100, case: str = "") -> list[dict[str, Any]]:
         """The latest decision records, newest first; `?case=` gives those whose request had this `x-switchyard-case`."""
         return gateway.latest_decisions(max(0, min(limit, 1000)), case)
+
+    @app.get("/admin/shadows", dependencies=admin)
+    async def shadows() -> list[dict[str, Any]]:
+        """How often the big pool said the same as a small one did, where the policy has `shadow`: counts and intervals."""
+        return gateway.shadows()
 
     @app.get("/admin/pools", dependencies=admin)
     async def pools() -> dict[str, Any]:

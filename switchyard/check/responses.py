@@ -162,6 +162,12 @@ class ResponsesTold:
             found.note(kind, message)
 
 
+def is_call(item: Message) -> bool:
+    """Whether an item of an output is a tool call; an engine may put anything into its type."""
+    kind = item.get("type")
+    return isinstance(kind, str) and kind in CALL_TEXTS
+
+
 class _ItemCall(Call):
     """A call, and everything that was said of it."""
 
@@ -201,11 +207,11 @@ class ResponsesReader(Reader):
         kind = str(message.get("type"))
         self.told.note_usage(message)
         touched: list[Call] = []
-        whole = [one for one in dicts(as_dict(message.get("response")).get("output")) if one.get("type") in CALL_TEXTS]
+        whole = [one for one in dicts(as_dict(message.get("response")).get("output")) if is_call(one)]
         if kind in _ENDINGS:
             self._read_ending(kind, whole)
         item = as_dict(message.get("item"))
-        if item.get("type") in CALL_TEXTS:
+        if is_call(item):
             touched.append(self._read_item(kind, message, item))
         elif kind in _CALL_DELTAS:
             touched.append(self.add(self._thread, self._find(message), str(message.get("delta") or "")))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from switchyard.check.events import as_dict, decoded, dicts, summed
-from switchyard.check.responses import CALL_TEXTS
+from switchyard.check.responses import CALL_TEXTS, is_call
 from switchyard.check.tools import GivenTools
 from switchyard.errors import InvalidRequest
 from switchyard.routing.request import Body
@@ -55,7 +55,7 @@ def _in_messages(answer: dict[str, Any], tools: GivenTools) -> Iterator[str | No
 
 def _in_responses(answer: dict[str, Any], tools: GivenTools) -> Iterator[str | None]:
     for item in dicts(answer.get("output")):
-        if item.get("type") in CALL_TEXTS:
+        if is_call(item):
             yield _problem(tools, item.get("name"), item.get(CALL_TEXTS[item["type"]]))
 
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, CommandFailed
-from switchyard.config.load import PolicyError, load_policy, read_secrets
-from switchyard.config.policy import LocalClassifier, Policy, Threshold
+from switchyard.config.load import PolicyError, Problem, load_policy, read_secrets
+from switchyard.config.policy import EmbeddedClassifier, LocalClassifier, Policy, Threshold
 from switchyard.config.sources import BadSource, file_path, read_replica_file
 
 
@@ -33,6 +33,8 @@ def run(given: argparse.Namespace) -> int:
     warnings: list[str] = []
     try:
         policy = load_policy(given.policy)
+        if broken := list(find_broken_weights(policy, given.policy)):
+            raise PolicyError(broken)
         warnings = list(find_warnings(policy, given.policy, os.environ))
     except PolicyError as error:
         problems = [vars(p) for p in error.problems]
@@ -56,9 +58,24 @@ def _summary(policy: Policy) -> str:
     return f"{len(policy.routes)} routes, {len(policy.pools)} pools, {replicas} replicas"
 
 
+def find_broken_weights(policy: Policy, file: str) -> Iterator[Problem]:
+    """Embedded heads that can't be used: without its weights a gateway doesn't start."""
+    from switchyard.routing.classify.scorer import BadWeights, load_scorer
+
+    for name, route in policy.routes.items():
+        for i, block in enumerate(route.classify):
+            if isinstance(block, EmbeddedClassifier):
+                try:
+                    load_scorer(block.weights)
+                except BadWeights as error:
+                    yield Problem(file, 1, 1, f"routes.{name}.classify[{i}].weights", str(error))
+
+
 def find_warnings(policy: Policy, file: str, environment: Mapping[str, str]) -> Iterator[str]:
     """What is no error, but may not do what its author thinks."""
+    from switchyard.calibration.verdict import digest_weights
     from switchyard.routing.classify.local import why_not
+    from switchyard.routing.fingerprint import differing, fingerprint
     from switchyard.routing.tokens import why_no_tokenizer
 
     try:
@@ -73,6 +90,13 @@ def find_warnings(policy: Policy, file: str, environment: Mapping[str, str]) -> 
         for block in route.classify:
             if isinstance(block, LocalClassifier) and (reason := why_not(block.model)):
                 yield f"routes.{name}.classify: {reason}; `serve` will refuse to start"
+        if route.evaluated is not None:
+            was, changed = route.evaluated, differing(route.evaluated.hash, fingerprint(policy, route, digest_weights))
+            if changed:
+                yield (
+                    f"routes.{name}.evaluated: {' and '.join(changed)} changed since the verdict {was.verdict} of {was.date} "
+                    f"({was.suite}): it says nothing about this policy; run `switchyard eval` again"
+                )
     if not policy.routes:
         yield "there are no routes: clients can only ask for pools by name"
     for name, pool in policy.pools.items():
@@ -93,6 +117,8 @@ def find_warnings(policy: Policy, file: str, environment: Mapping[str, str]) -> 
     for name, route in policy.routes.items():
         if route.check.tool_calls == "escalate" and len(route.choose) < 2:
             yield f"routes.{name}.check.tool_calls: escalate needs a larger pool in choose to go to; calls pass unchecked"
+        if route.shadow is not None and len(route.choose) < 2:
+            yield f"routes.{name}.shadow: there is no larger pool in choose to compare with; nothing is asked"
         if route.share is not None and route.share.pool not in {step.use for step in route.choose}:
             yield f"routes.{name}.share: pool {route.share.pool} is not in choose: no scored decision can go there"
         if (route.share is not None or route.pressure is not None) and not route.classify:

@@ -61,6 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--trials", type=int, default=1, metavar="N", help="times that each case is tried (default: 1)")
     add("--resume", action="store_true", help="go on with the run in the folder")
+    add(
+        "--write-verdict",
+        action="store_true",
+        help="write the verdict into the policy, so that `check` says when it is outdated",
+    )
     add("--out", metavar="DIR", help="the run's folder (default: eval-runs/SUITE)")
     add("--json", action="store_true", help="the report as JSON on stdout, progress on stderr")
     add("--concurrency", type=int, default=4, metavar="N", help="cases under way at the same time (default: 4)")
@@ -114,7 +119,23 @@ def run(given: argparse.Namespace) -> int:
         _show(given, report, path)
     except BrokenPipeError:  # `| head`: the verdict stays the verdict
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if given.write_verdict:
+        _write_verdict(given.policy, report)
     return EXIT_CODES[report["verdict"]["word"]]
+
+
+def _write_verdict(policy: str, report: dict[str, Any]) -> None:
+    from switchyard.calibration.verdict import write_eval_verdict
+    from switchyard.config.edit import CannotEdit
+    from switchyard.config.load import PolicyError
+
+    try:
+        write_eval_verdict(Path(policy), report)
+    except (CannotEdit, PolicyError) as error:
+        raise CommandFailed(f"the verdict is not written into {policy}: {error}", COULD_NOT_RUN) from None
+    except OSError as error:
+        raise CommandFailed(f"can't write {policy}: {error.strerror}", COULD_NOT_RUN) from None
+    _say(f"the verdict is written into {policy}")
 
 
 def check_usage(given: argparse.Namespace) -> None:
@@ -125,6 +146,8 @@ def check_usage(given: argparse.Namespace) -> None:
     """
     if (given.policy is None) == (given.url is None):
         raise CommandFailed("say either --policy FILE or --url URL", WRONG_USE)
+    if given.write_verdict and given.policy is None:
+        raise CommandFailed("--write-verdict needs --policy: which policy a running gateway has can't be seen", WRONG_USE)
     for name, low in (("trials", 1), ("concurrency", 1), ("timeout", 0.001)):
         if getattr(given, name) < low:
             raise CommandFailed(f"--{name} {getattr(given, name)}: at least {low} is expected", WRONG_USE)

@@ -31,7 +31,7 @@ def run(given: argparse.Namespace) -> int:
     """Explain one request."""
     from switchyard.api.endpoints import ENDPOINTS
     from switchyard.app import Gateway
-    from switchyard.config.load import Secrets
+    from switchyard.config.load import PolicyError, Secrets
     from switchyard.errors import GatewayError
     from switchyard.routing.request import Body, RequestView
 
@@ -41,7 +41,10 @@ def run(given: argparse.Namespace) -> int:
         raise CommandFailed(f"--endpoint must be one of {', '.join(e.path for e in ENDPOINTS.values())}", WRONG_USE)
     headers = dict(_parse_header(h) for h in given.header)
     quiet = policy.model_copy(update={"server": policy.server.model_copy(update={"decision_log": None})})
-    gateway = Gateway(quiet, Secrets(), ask=_no_engine)
+    try:
+        gateway = Gateway(quiet, Secrets(), ask=_no_engine)
+    except PolicyError as error:  # files that it names: weights, tokenizers
+        raise CommandFailed("\n".join(f"{given.policy}: {p.key}: {p.message}" for p in error.problems), NOT_GOOD) from None
     try:
         view = RequestView(endpoint.protocol, Body(read_bytes(given.request)), headers, counting=endpoint.counting)
         found = asyncio.run(gateway.pipeline.explain(view))

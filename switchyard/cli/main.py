@@ -20,6 +20,7 @@ COMMANDS = {
     "check": "say everything that is wrong with a policy, or that it is good",
     "whatif": "decide recorded traffic anew under another policy: what moves, and what that does to shares and queues",
     "eval": "run the same cases over big, small and routed, and say whether quality held",
+    "calibrate": "fit scores to graded answers, draw the share-quality curve, propose thresholds as a diff",
     "explain": "show how a policy decides about a request in a file",
     "cluster": "describe a cluster in one file: check it, plan it, write what starts it, predict what it does",
     "bench": "measure prefill and decode at 1, 4 and 8 requests at once, through the gateway and direct",

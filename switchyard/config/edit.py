@@ -18,6 +18,7 @@ Plain = str | int | float | bool | Sequence[float]
 Value = Plain | Mapping[str, "Value"]
 
 _BARE = re.compile(r"[A-Za-z][A-Za-z0-9 ._/()+-]*[A-Za-z0-9)]")
+_HEX = re.compile(r"[0-9a-f]+")  # hashes are quoted, all of them, since some look like numbers
 _SPECIAL = re.compile(r"(?i)y|n|yes|no|on|off|true|false|null")
 
 
@@ -107,7 +108,7 @@ def _flow(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        plain = _BARE.fullmatch(value) and not _SPECIAL.fullmatch(value)
+        plain = _BARE.fullmatch(value) and not _SPECIAL.fullmatch(value) and not _HEX.fullmatch(value)
         return value if plain else json.dumps(value, ensure_ascii=False)
     if isinstance(value, Sequence):
         return "[" + ", ".join(map(_flow, value)) + "]"

@@ -7,6 +7,7 @@ is checked in `references.py`; reading files is `load.py`.
 from __future__ import annotations
 
 import re
+from datetime import date
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -398,14 +399,25 @@ class Rule(Block):
     """Keep the choice for this many turns of the session, like 5 turns; then back to what the session had."""
 
 
-class EmbeddedClassifier(Block):
+class Calibrated(Block):
+    """A classifier whose score is put right by a logistic curve that was fitted to labels (`switchyard calibrate`)."""
+
+    bias: Annotated[float, Field(ge=-100, le=100)] = 0
+    """Calibration: added to the logit of the score."""
+    scale: Annotated[float, Field(gt=0, le=100)] = 1
+    """Calibration: the logit of the score is multiplied by it, before `bias`."""
+
+
+class EmbeddedClassifier(Calibrated):
     """In process, without a network, well under a millisecond; trained on questions with short answers, silent on the rest."""
 
     type: Literal["embedded"]
     """embedded"""
+    weights: Annotated[str, Field(min_length=1)] | None = None
+    """File with a head of your own, as `switchyard calibrate --train` writes it; left out: the shipped one."""
 
 
-class ModelClassifier(Block):
+class ModelClassifier(Calibrated):
     """An LLM on a pool is asked for one token, yes or no, and its probabilities are read."""
 
     type: Literal["model"]
@@ -424,10 +436,6 @@ class ModelClassifier(Block):
     """Answers that are remembered, by a digest of the question; 0 for none."""
     cache_ttl_s: Seconds = 600
     """How long an answer is remembered."""
-    bias: Annotated[float, Field(ge=-100, le=100)] = 0
-    """Calibration: added to the logit of the score."""
-    scale: Annotated[float, Field(gt=0, le=100)] = 1
-    """Calibration: the logit of the score is multiplied by it, before `bias`."""
 
     @model_validator(mode="after")
     def _shows_the_task(self) -> ModelClassifier:
@@ -436,7 +444,7 @@ class ModelClassifier(Block):
         return self
 
 
-class LocalClassifier(Block):
+class LocalClassifier(Calibrated):
     """A transformers model of the gateway's own, in a process beside it; needs the extra `local`."""
 
     type: Literal["local"]
@@ -496,6 +504,17 @@ class Share(Block):
         return self
 
 
+class Shadow(Block):
+    """Ask the big pool once more, after the client has its answer, to see how often both say the same."""
+
+    share: Annotated[float, Field(gt=0, le=1)]
+    """Share of the small pools' answers that are tried."""
+    when_idle: Literal[True] = True
+    """Only while the big pool has nothing queued or in flight; it ends when somebody comes. There is no other way."""
+    concurrency: Annotated[int, Field(ge=1, le=64)] = 1
+    """At most so many at the same time; others are dropped."""
+
+
 class Pressure(Block):
     """Let borderline requests move to a neighbouring pool while their own queues."""
 
@@ -503,6 +522,61 @@ class Pressure(Block):
     """Scores so near to a threshold are borderline."""
     at_most: Annotated[float, Field(gt=0, le=1)] = 0.1
     """Largest share of the scored decisions that may move."""
+
+
+def _hash(value: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{12}", value):
+        raise PydanticCustomError("hash", "12 hexadecimal digits are expected, as `eval` and `calibrate` write them")
+    return value
+
+
+def _day(value: str) -> str:
+    try:
+        return date.fromisoformat(value).isoformat()
+    except ValueError:
+        raise PydanticCustomError("day", 'a quoted day is expected, like "2026-11-30"') from None
+
+
+def _ends(value: tuple[float, ...]) -> tuple[float, ...]:
+    if len(value) != 2 or value[0] > value[1]:
+        raise PydanticCustomError("ends", "two numbers are expected, the lower one first")
+    return value
+
+
+Hash = Annotated[str, AfterValidator(_hash)]
+Points = Annotated[float, Field(ge=-100, le=100)]
+
+
+class Fingerprint(Block):
+    """What a verdict was about, so that `switchyard check` can say when it holds no longer."""
+
+    pools: Hash
+    """Models, contexts and abilities of the route's pools."""
+    classifier: Hash
+    """Its classifiers, with the content of weights and the judge's model and question."""
+    choosing: Hash
+    """Rules, thresholds, share, pressure, check, decide_per, otherwise."""
+
+
+class Evaluated(Block):
+    """The last verdict on a route, written by `eval --write-verdict` and `calibrate --write`; it changes nothing."""
+
+    by: Literal["eval", "calibrate"]
+    """eval: the routed agent was run. calibrate: a forecast from graded requests."""
+    suite: str
+    """What was tried."""
+    date: Annotated[str, AfterValidator(_day)]
+    """When, as a quoted day."""
+    cases: Count
+    """Cases that were compared."""
+    margin: Points
+    """Largest loss that was allowed, in percentage points."""
+    interval: Annotated[Listed[Points], AfterValidator(_ends)]
+    """90 % interval of routed minus big, in percentage points."""
+    verdict: Literal["non-inferior", "inferior", "inconclusive"]
+    """What it came to."""
+    hash: Fingerprint
+    """What it was about."""
 
 
 class Route(Block):
@@ -527,8 +601,12 @@ class Route(Block):
     """Hold a pool's share of the scored decisions."""
     pressure: Pressure | None = None
     """Move borderline requests away from a pool that queues; left out: never."""
+    shadow: Shadow | None = None
+    """Compare a sample of the small pools' answers with the big pool's while that is idle; left out: never."""
     otherwise: str | None = None
     """Pool for when no classifier could say; left out: the last pool of choose."""
+    evaluated: Evaluated | None = None
+    """The last verdict on this route; written by commands."""
 
     @model_validator(mode="after")
     def _decidable(self) -> Route:

@@ -13,20 +13,13 @@ from dataclasses import dataclass
 from random import Random
 from statistics import NormalDist
 
-LEVEL = 0.90
-"""Two-sided level of every interval: its lower end is a one-sided test at 5 %."""
+from switchyard.intervals import LEVEL as LEVEL  # shared with the gateway, which knows nothing of evals
+from switchyard.intervals import Interval as Interval
+from switchyard.intervals import wilson_interval as wilson_interval
 
 POWER = 0.80
 RESAMPLES = 4_000
 _STEPS = 60  # halvings of an interval at most 2 wide: far below what a float can tell
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A two-sided confidence interval, as proportions."""
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +126,6 @@ def regression_p(lost: int, won: int) -> float:
 def _binomial_tail(at_least: int, n: int) -> float:
     """P(X >= at_least) for X ~ Binomial(n, 1/2); exact in integers, so that no large n overflows."""
     return sum(math.comb(n, k) for k in range(at_least, n + 1)) / (1 << n) if n else 1.0
-
-
-def wilson_interval(passed: int, cases: int, level: float = LEVEL) -> Interval:
-    """Score interval of a single proportion (Wilson 1927)."""
-    if cases == 0:
-        raise ValueError("an interval needs at least one case")
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    share = passed / cases
-    middle = (share + z * z / (2 * cases)) / (1 + z * z / cases)
-    half = z / (1 + z * z / cases) * math.sqrt(share * (1 - share) / cases + z * z / (4 * cases * cases))
-    return Interval(max(0.0, middle - half), min(1.0, middle + half))
 
 
 # ---- averages over cases ----

@@ -53,6 +53,7 @@ class Pool:
         self._tell = tell
         self.typical_tokens = TYPICAL_TOKENS
         self._admission = Admission(self._place_waiter, self._serves, settings.limits.queue, settings.limits.queue_timeout_s)
+        self.guests: set[asyncio.Task[None]] = set()  # work without a place, that ends when anybody comes
         self.replicas: tuple[Replica, ...] = ()
         self.listed: tuple[ReplicaSettings, ...] = ()
         self._gone: list[Replica] = []
@@ -166,6 +167,12 @@ class Pool:
         """Requests that wait."""
         return len(self._admission)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it could work and has nothing to do, for us or, as its engines last said, for others."""
+        busy = self.queued or any(r.in_flight or r.foreign for r in self.replicas)
+        return not busy and any(r.healthy for r in self.replicas)
+
     async def admit(
         self,
         key: str,
@@ -195,6 +202,8 @@ class Pool:
             PoolSaturated: the queue is full.
             QueueDeadline: no place within `queue_timeout_s`.
         """
+        for guest in self.guests:
+            guest.cancel()
         if only is not None:
             exclude = {*exclude, *(r.label for r in self.replicas if r.label != only)}
         if self._admission.free and (lease := self._place(key, tokens, exclude, prompt_tokens)) is not None:

@@ -62,6 +62,9 @@ class Recorded(msgspec.Struct):
     decision: RecordedDecision
     signals: dict[str, Any]
     counted: dict[str, int] = {}
+    route: str = ""
+    case: str = ""
+    prompt: str | None = None
     stream: bool = False
     key: str = ""
     session: str = ""

@@ -73,6 +73,19 @@ ASKED: dict[str, tuple[str, tuple[str, ...]]] = {
         ("classifier", "reason"),
     ),
     "switchyard_classifier_seconds": ("Time that answered questions took together.", ("classifier",)),
+    "switchyard_shadows": (
+        "Shadows by how they ended: same, different, not_compared, left (somebody came), busy (none began), failed.",
+        ("route", "small", "big", "result"),
+    ),
+    "switchyard_shadows_compared": (
+        "Answers of shadows that could be compared, by kind (tool_calls, text) and result (same, different).",
+        ("route", "small", "big", "kind", "result"),
+    ),
+    "switchyard_shadow_tokens": (
+        "What shadows cost: tokens, as the big pool's engines counted them.",
+        ("route", "small", "big", "kind"),
+    ),
+    "switchyard_shadow_seconds": ("What shadows cost: time on the big pool's engines.", ("route", "small", "big")),
     "switchyard_state_questions": (
         "Questions to Redis: answered in time, late, or not asked since it is down.",
         ("result",),
@@ -126,7 +139,7 @@ class Metrics(Collector):
 
     Args:
         read_gauges: called at a scrape; gives name, label values and value of each gauge.
-        read_asked: the same for counters that others keep: of questions to classifiers and to Redis.
+        read_asked: the same for counters that others keep: of questions to classifiers and to Redis, and of shadows.
     """
 
     def __init__(self, read_gauges: Callable[[], Reading], read_asked: Callable[[], Reading] = lambda: ()) -> None:

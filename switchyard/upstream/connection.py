@@ -71,6 +71,11 @@ class Response:
         """Whether the body has begun."""
         return self._has_begun
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer is an event stream."""
+        return any(n == b"content-type" and v.lower().startswith(b"text/event-stream") for n, v in self.headers)
+
     async def head(self) -> None:
         """Wait for status and headers.
 

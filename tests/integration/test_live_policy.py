@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
+from msgspec import structs
+
+from switchyard.routing.classify.scorer import encode_weights, read_weights
 
 from .client import ask, eventually
 from .engine import Engine, sse, stream
@@ -76,6 +80,53 @@ def test_a_running_stream_ends_on_the_replica_that_is_gone(start: Start) -> None
     assert gateway.client().post(*ask("chat")).status == 200
     assert len(second.work) == 1
     assert connection.rest(begun).body == b"".join(content)
+
+
+def write_head(path: Path, constant: float) -> None:
+    """A head that says the same about everything, like one of the user's own."""
+    head = structs.replace(read_weights(), scope="own", curve=[constant] * 3, slope=0.0)
+    path.write_bytes(encode_weights(head))
+
+
+def test_a_head_of_ones_own_is_taken_up_with_the_policy_and_learned_anew(start: Start, tmp_path: Path) -> None:
+    engines = [start(Engine("s")), start(Engine("b"))]
+    head, question = tmp_path / "head.json", "What is the difference between a virus and a bacterium?"
+
+    def shown(**block: Any) -> Json:
+        route = {"classify": [{"type": "embedded", **block}], "choose": [{"p_at_least": 0.6, "use": "small"}, {"use": "big"}]}
+        return policy({"small": pool(engines[0]), "big": pool(engines[1])}, {"auto": route})
+
+    serve: Serve = start(Serve(shown(), tmp_path))
+    serve.wait_ready()
+
+    def p() -> float:
+        _, asked = ask("chat", question, "auto")
+        return float(serve.client().post("/v1/decision", asked).json()["p"])
+
+    def reload(**block: Any) -> None:
+        serve.file.write_text(json.dumps(shown(**block)))
+        serve.process.send_signal(signal.SIGHUP)
+
+    shipped = p()
+    write_head(head, -1.0)
+    reload(weights=str(head))
+    eventually(lambda: abs(p() - 1 / (1 + math.e)) < 1e-6)
+    write_head(head, 1.0)  # the policy stays: only the file is new
+    serve.process.send_signal(signal.SIGHUP)
+    eventually(lambda: abs(p() - 1 / (1 + 1 / math.e)) < 1e-6)
+    assert f"weights in {head} are new" in serve.output
+    reload(weights=str(head), scale=2.0, bias=-2.0)
+    eventually(lambda: abs(p() - 0.5) < 1e-6)
+    head.write_text("{}")
+    serve.process.send_signal(signal.SIGHUP)
+    eventually(lambda: "holds no weights" in serve.ready().body.decode())
+    assert abs(p() - 0.5) < 1e-6  # what was there stays
+    head.unlink()
+    reload()
+    eventually(lambda: p() == shipped)
+    reload(weights=str(head))
+    eventually(lambda: "routes.auto.classify[0].weights" in serve.ready().body.decode())
+    assert p() == shipped
 
 
 def test_sessions_stay_through_a_reload(start: Start) -> None:

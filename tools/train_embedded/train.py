@@ -4,7 +4,8 @@
 usage: train.py --data FILE [--out FILE] [--check]
 
 The same data and the same versions of the libraries give the same file, byte for byte; --check learns anew, compares and
-writes nothing. Half a minute on one core. What is learned and how is `recipe.py`; data and licences are README.md.
+writes nothing. Half a minute on one core. What is learned and how is
+`switchyard/calibration/recipe.py`; data and licences are README.md.
 """
 
 from __future__ import annotations
@@ -18,17 +19,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # sums in one order
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-sys.path[:0] = [str(ROOT), str(HERE)]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
 
 try:
-    import msgspec
-    import recipe
+    from switchyard.calibration import recipe
 except ImportError as error:
     sys.exit(f"{error.name} is missing: pip install -r tools/train_embedded/requirements.txt")
 
-from switchyard.routing.classify.scorer import WEIGHTS, Weights  # noqa: E402
+from switchyard.routing.classify.scorer import WEIGHTS, encode_weights  # noqa: E402
 
 VERSION = "1"
 
@@ -48,12 +47,6 @@ def describe(data: bytes, rows: list[recipe.Row]) -> dict[str, str]:
     }
 
 
-def encode(weights: Weights) -> bytes:
-    """One line for each field, so that the head can be read and a difference be seen."""
-    fields = ((name.encode(), msgspec.json.encode(getattr(weights, name))) for name in weights.__struct_fields__)
-    return b"{\n" + b",\n".join(b'"%b": %b' % field for field in fields) + b"\n}\n"
-
-
 def main() -> int:
     """Read, learn, write or compare."""
     about, _, more = (__doc__ or "").partition("\n\n")
@@ -69,7 +62,7 @@ def main() -> int:
     every = recipe.read_rows(arguments.data)
     rows = [row for row in every if row.subject not in recipe.BROKEN]
     groups = recipe.group_prompts([row.prompt for row in rows])
-    made = encode(recipe.fit(rows, groups, about=describe(arguments.data.read_bytes(), rows)))
+    made = encode_weights(recipe.fit(rows, groups, about=describe(arguments.data.read_bytes(), rows)))
     print(f"learned from {len(rows):,} of {len(every):,} prompts in {time.perf_counter() - began:.0f} s; {len(made):,} bytes")
     if not arguments.check:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)

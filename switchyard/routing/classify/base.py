@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -25,3 +26,12 @@ async def ask_in_turn(classifiers: Sequence[Classifier], signals: Signals) -> li
         if outcome.p is not None:
             break
     return outcomes
+
+
+def calibrate(p: float, bias: float, scale: float) -> float:
+    """Logistic calibration: sigmoid(scale * logit(p) + bias). Bias 0 and scale 1 leave the score as it is."""
+    if bias == 0.0 and scale == 1.0:
+        return p
+    p = min(1 - 1e-9, max(1e-9, p))
+    logit = scale * math.log(p / (1 - p)) + bias
+    return 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0

@@ -7,8 +7,9 @@ reason to abstain. How well it does is docs/explanation/routing-quality.md.
 
 from __future__ import annotations
 
+from switchyard.routing.classify.base import calibrate
 from switchyard.routing.classify.reading import Reading
-from switchyard.routing.classify.scope import LONGEST, leans, trivial, why_not
+from switchyard.routing.classify.scope import LONGEST, leans, too_few_known, trivial, why_not
 from switchyard.routing.classify.scorer import Scorer
 from switchyard.routing.decision import Outcome
 from switchyard.routing.signals import BYTES_PER_TOKEN, Signals
@@ -22,15 +23,39 @@ TRIVIAL_P = 0.9  # a prior, set by hand and not learned: thanks, greetings and a
 class EmbeddedClassifier:
     """The trained model where it was shown to hold, a prior for trivial asks, and otherwise nothing.
 
+    A head of the user's own (`switchyard calibrate --train`) was learned from the user's own traffic: it speaks about every
+    text whose words it knows, and needs no prior.
+
     Args:
         scorer: what was learned.
+        bias: added to the logit of the score, as calibration found it.
+        scale: the logit is multiplied by it before.
     """
 
-    def __init__(self, scorer: Scorer) -> None:
-        self._scorer = scorer
+    def __init__(self, scorer: Scorer, bias: float = 0.0, scale: float = 1.0) -> None:
+        self.scorer = scorer
+        self._bias = bias
+        self._scale = scale
 
     async def score(self, signals: Signals) -> Outcome:
-        """p, or why there is none. The reasons to abstain that cost least are looked at first."""
+        """p, or why there is none."""
+        outcome = self._read_own(signals) if self.scorer.weights.scope == "own" else self._read(signals)
+        if outcome.p is None or (self._bias == 0 and self._scale == 1):
+            return outcome
+        return Outcome(NAME, calibrate(outcome.p, self._bias, self._scale), outcome.why)
+
+    def _read_own(self, signals: Signals) -> Outcome:
+        text = signals.last_human_text[:LONGEST]
+        if not text:
+            return Outcome(NAME, why="no text by a human to look at")
+        reading = Reading(text)
+        sums = self.scorer.look_up(reading)
+        if too_few_known(reading, sums):
+            return Outcome(NAME, why="too few of its words were learned from")
+        return Outcome(NAME, self.scorer.p(reading, sums), "learned from your own prompts")
+
+    def _read(self, signals: Signals) -> Outcome:
+        """The reasons to abstain that cost least are looked at first."""
         text = signals.last_human_text
         if not text:
             return Outcome(NAME, why="no text by a human to look at")
@@ -43,7 +68,7 @@ class EmbeddedClassifier:
         if len(text) > LONGEST:
             return Outcome(NAME, why=f"over {LONGEST} characters")
         reading = Reading(text)
-        sums = self._scorer.look_up(reading)
+        sums = self.scorer.look_up(reading)
         why = why_not(text, reading, sums)
         if not why and signals.code_share > MOST_CODE:
             why = "there is code in it"
@@ -51,4 +76,4 @@ class EmbeddedClassifier:
             why = "it leans on what was said before"
         if why:
             return Outcome(NAME, why=why)
-        return Outcome(NAME, self._scorer.p(reading, sums), "learned from questions with short answers")
+        return Outcome(NAME, self.scorer.p(reading, sums), "learned from questions with short answers")

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from switchyard.routing.classify.base import calibrate
 from switchyard.routing.classify.model import DEFAULT_PROMPT
 from switchyard.routing.classify.stats import Abstention, AskStats
 from switchyard.routing.classify.task import describe_task, plain_task
@@ -209,13 +210,19 @@ class LocalClassifier:
         kind: sequence gets the human's text, causal a question about it.
         deadline_ms: longest wait.
         max_input_tokens: length to which the text is cut.
+        bias: added to the logit of the score, as calibration found it.
+        scale: the logit is multiplied by it before.
     """
 
-    def __init__(self, worker: Worker, kind: Kind, deadline_ms: int, max_input_tokens: int) -> None:
+    def __init__(
+        self, worker: Worker, kind: Kind, deadline_ms: int, max_input_tokens: int, bias: float = 0.0, scale: float = 1.0
+    ) -> None:
         self.worker = worker
         self._kind = kind
         self._deadline_ms = deadline_ms
         self._max_input_tokens = max_input_tokens
+        self._bias = bias
+        self._scale = scale
         self.stats = AskStats()
 
     async def score(self, signals: Signals) -> Outcome:
@@ -235,7 +242,7 @@ class LocalClassifier:
             self.stats.abstained[none.reason] += 1
             return Outcome(NAME, why=str(none), failed=True)
         self.stats.note_answer(time.monotonic() - began_s)
-        return Outcome(NAME, p, "a model of the gateway's own")
+        return Outcome(NAME, calibrate(p, self._bias, self._scale), "a model of the gateway's own")
 
     def start(self) -> None:
         """Load the model now, so that the first requests find it there."""

@@ -18,13 +18,14 @@ import msgspec
 
 from switchyard.config.policy import ModelClassifier
 from switchyard.errors import GatewayError
+from switchyard.routing.classify.base import calibrate
 from switchyard.routing.classify.flight import Busy, Flight
 from switchyard.routing.classify.stats import Abstention, AskStats
 from switchyard.routing.classify.task import describe_task, shorten
 from switchyard.routing.decision import Outcome
 from switchyard.routing.signals import Signals
 
-__all__ = ["DEFAULT_PROMPT", "FLOOR", "TOP_TOKENS", "Ask", "ModelJudge", "Reading", "calibrate", "read_probability", "shorten"]
+__all__ = ["DEFAULT_PROMPT", "FLOOR", "TOP_TOKENS", "Ask", "ModelJudge", "Reading", "read_probability", "shorten"]
 
 Ask = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
 """Sends a chat body (whose `model` is still to be set) to a pool by name; gives status and body of the answer."""
@@ -186,15 +187,6 @@ def make_question(prompt: str, constrained: bool) -> bytes:
         body["chat_template_kwargs"] = {"enable_thinking": False}
         body["structured_outputs"] = {"choice": CHOICE}
     return msgspec.json.encode(body)
-
-
-def calibrate(p: float, bias: float, scale: float) -> float:
-    """Logistic calibration: sigmoid(scale * logit(p) + bias). Bias 0 and scale 1 leave the score as it is."""
-    if bias == 0.0 and scale == 1.0:
-        return p
-    p = min(1 - 1e-9, max(1e-9, p))
-    logit = scale * math.log(p / (1 - p)) + bias
-    return 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0
 
 
 def read_probability(answer: bytes) -> float | None:

@@ -91,10 +91,13 @@ def why_not(text: str, reading: Reading, sums: tuple[int, int]) -> str:
             return "it asks for a text or a change, not for a short answer"
         if not asks(text, reading):
             return "it is no question"
+    return "too few of its words were learned from" if too_few_known(reading, sums) else ""
+
+
+def too_few_known(reading: Reading, sums: tuple[int, int]) -> bool:
+    """Whether too little of a text was learned from."""
     words, pairs = known_shares(reading, sums)
-    if words < LEAST_KNOWN_WORDS or pairs < LEAST_KNOWN_PAIRS:
-        return "too few of its words were learned from"
-    return ""
+    return words < LEAST_KNOWN_WORDS or pairs < LEAST_KNOWN_PAIRS
 
 
 def has_code(text: str) -> bool:

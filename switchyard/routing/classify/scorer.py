@@ -7,14 +7,16 @@ trees over the numbers. A logistic curve makes p of the sum.
 from __future__ import annotations
 
 from bisect import bisect_left
+from hashlib import blake2b
 from itertools import repeat
 from math import exp, sqrt
 from operator import getitem, mul
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-from switchyard.routing.classify.reading import SURFACE, Reading, text_size
+from switchyard.routing.classify.reading import CHOICES, SURFACE, Reading, text_size
 
 WEIGHTS = Path(__file__).parent / "weights" / "embedded.json"
 LEAVES = 8  # of a tree at most: what is left of it is one byte
@@ -63,6 +65,8 @@ class Weights(msgspec.Struct, frozen=True, gc=False):
         linear_share: how much the linear estimate counts beside the trees.
         curve: of the logistic curve from gain to p, the constant for each kind of text.
         slope: its slope.
+        scope: what it may speak about: questions like those that the shipped weights were learned from, or any text, since
+            it was learned from the `own` traffic of whoever uses it.
     """
 
     about: dict[str, str]
@@ -80,11 +84,86 @@ class Weights(msgspec.Struct, frozen=True, gc=False):
     linear_share: float
     curve: list[float]
     slope: float
+    scope: Literal["questions", "own"] = "questions"
+
+
+class BadWeights(ValueError):
+    """A file that holds no usable weights; the message says why."""
 
 
 def read_weights(path: Path = WEIGHTS) -> Weights:
     """The weights in a file; those that come with the package unless another is named."""
-    return msgspec.json.decode(path.read_bytes(), type=Weights)
+    return _decode(path.read_bytes())
+
+
+def _decode(raw: bytes) -> Weights:
+    return msgspec.json.decode(raw, type=Weights)
+
+
+def encode_weights(weights: Weights) -> bytes:
+    """The file: one line for each field, so that the head can be read and a difference be seen; defaults are left out."""
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Weights)}
+    values = ((name, getattr(weights, name)) for name in weights.__struct_fields__)
+    lines = (b'"%b": %b' % (n.encode(), msgspec.json.encode(v)) for n, v in values if v != defaults[n])
+    return b"{\n" + b",\n".join(lines) + b"\n}\n"
+
+
+def load_scorer(path: str | None, known: Scorer | None = None) -> Scorer:
+    """A file's weights, ready and tried; the shipped ones for None. Takes some 20 ms.
+
+    Args:
+        path: of the file.
+        known: made from it before; it is given back while the file is the same.
+
+    Raises:
+        BadWeights: it can't be read, or holds something else.
+    """
+    try:
+        raw = (WEIGHTS if path is None else Path(path)).read_bytes()
+    except OSError as error:
+        raise BadWeights(f"{path} can't be read: {error.strerror}") from None
+    digest = blake2b(raw).hexdigest()
+    if known is not None and known.digest == digest:
+        return known
+    try:
+        weights = _decode(raw)
+        _check(weights)
+        scorer = Scorer(weights, digest)
+        reading = Reading("What is it?")
+        if not 0 <= scorer.p(reading, scorer.look_up(reading)) <= 1:
+            raise ValueError("it gives no probabilities")
+    except (ArithmeticError, IndexError, RecursionError, ValueError, msgspec.MsgspecError) as error:
+        why = str(error).partition("\n")[0]
+        raise BadWeights(f"{path} holds no weights as `switchyard calibrate --train` writes them: {why}") from None
+    return scorer
+
+
+def _check(weights: Weights) -> None:
+    """Refuse what would fail, or mislead, only when a text comes by.
+
+    Raises:
+        ValueError: sizes that don't belong together, scores that don't fit their field, trees that are none.
+    """
+    kinds = CHOICES + 1
+    rows = [*weights.only_big, *weights.only_small]
+    sizes = [len(weights.only_big), len(weights.only_small), len(weights.curve)]
+    if sizes != [kinds] * 3 or any(len(row) != 1 + len(SURFACE) for row in rows):
+        raise ValueError("the linear part has another size")
+    if len(weights.mean) != len(SURFACE) or len(weights.spread) != len(SURFACE) or not all(s > 0 for s in weights.spread):
+        raise ValueError("mean and spread of the surface numbers have another size, or no spread")
+    heads = (weights.word_scores, weights.pair_scores)
+    if any(not -_BIAS <= score < _BIAS for head in heads for of in (head.only_big, head.only_small) for score in of):
+        raise ValueError("a score doesn't fit its field")
+    for tree in weights.trees:
+        inner = len(tree.feature)
+        if not 1 <= len(tree.leaves) <= LEAVES or {len(tree.threshold), len(tree.left), len(tree.right)} != {inner}:
+            raise ValueError("a tree has too many leaves, or parts that don't belong together")
+        if any(not 0 <= feature <= len(SURFACE) for feature in tree.feature):
+            raise ValueError("a tree reads a number that there isn't")
+        if any(not at < child < inner for at in range(inner) for child in (tree.left[at], tree.right[at]) if child >= 0):
+            raise ValueError("a tree's nodes are not numbered from the root")
+        if _leaves_under(tree, 0 if inner else -1) != list(range(len(tree.leaves))):
+            raise ValueError("a tree's leaves are not numbered from left to right")
 
 
 class Scorer:
@@ -96,10 +175,15 @@ class Scorer:
     The trees are asked all at once. For each surface number, the thresholds below a value tell which leaves can't be
     reached any more: a number with eight bits a tree, made beforehand for each interval. What all of them leave over is
     one byte a tree, and its lowest bit is the leaf.
+
+    Args:
+        weights: what was learned.
+        digest: of the file that they stand in; empty when it doesn't matter.
     """
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, digest: str = "") -> None:
         self.weights = weights
+        self.digest = digest
         self._words = dict(zip(weights.words.split(" "), _packed(weights.word_scores), strict=True))
         pairs = ((a, b) for a, b in (pair.split(" ") for pair in weights.pairs.split("\n") if pair))
         self._pairs = dict(zip(pairs, _packed(weights.pair_scores), strict=True))

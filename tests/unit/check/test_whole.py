@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from switchyard.check.gate import StreamGate
 from switchyard.check.tools import GivenTools
 from switchyard.check.whole import check_answer, merge_usage
 
@@ -131,3 +132,14 @@ def test_usage_is_summed_and_nothing_else_changes():
 )
 def test_where_one_side_tells_nothing_the_second_answer_stays(first, second):
     assert merge_usage("responses", first, second) == second
+
+
+def test_a_type_that_is_no_text_is_no_call():
+    """An engine may answer anything; looking at it must not fail."""
+    tools = GivenTools("responses", None, None)
+    for strange in ([], {}, None, 1):
+        assert check_answer("responses", json.dumps({"output": [{"type": strange, "name": "x"}]}).encode(), tools) is None
+        gate = StreamGate("responses", tools)
+        event = {"type": "response.completed", "item": {"type": strange}, "response": {"output": [{"type": strange}]}}
+        gate.feed(b"data: " + json.dumps(event).encode() + b"\n\n")
+        assert gate.problem is None

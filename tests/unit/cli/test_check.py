@@ -71,6 +71,7 @@ WARNINGS = [
     ("routes: {auto: {otherwise: big, check: {tool_calls: escalate}}}\n", "routes.auto.check.tool_calls"),
     ("routes: {auto: {otherwise: big, share: {pool: big, at_most: 0.5}}}\n", "routes.auto.share"),
     ("routes: {auto: {choose: [{p_at_least: 0.6, use: small}, {use: big}]}}\n", "classify is empty: every request goes to big"),
+    ("routes: {auto: {otherwise: big, shadow: {share: 0.1}}}\n", "routes.auto.shadow: there is no larger pool"),
     (SCORED + "[{use: small}, {use: big}]}}\n", "routes.auto.choose[0] always holds"),
     (SCORED + "[{p_at_least: 0.4, use: small}, {p_at_least: 0.6, use: small}, {use: big}]}}\n",
      "routes.auto.choose[1]: p_at_least 0.6 is not below the one before it"),
@@ -100,6 +101,19 @@ def test_what_may_not_do_what_its_author_thinks_is_a_warning(text, words, write,
 )
 def test_no_warning_where_none_is_due(text):
     assert list(find_warnings(policy_of(MINIMAL + text), "p.yaml", {"KEYS": "k"})) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(None, "can't be read: No such file"), ("{}", "holds no weights as"), ("\0", "holds no")]
+)
+def test_weights_that_cannot_be_used_are_an_error(write, tmp_path, capsys, content, why):
+    if content is not None:
+        (tmp_path / "head.json").write_text(content)
+    path = write(MINIMAL + ROUTES.replace("{type: embedded}", f"{{type: embedded, weights: {tmp_path}/head.json}}"))
+    assert main(["check", path]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith(f"{path}:1:1: routes.auto.classify[0].weights: {tmp_path}/head.json {why}")
+    assert len(out.splitlines()) == 1
 
 
 def test_the_shipped_policies_are_good(capsys, monkeypatch):

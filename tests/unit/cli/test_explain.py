@@ -137,3 +137,12 @@ def test_a_bad_policy_shows_its_problems(explain, tmp_path, capsys):
     assert out == ""
     assert "policy.yaml:2:1: pols: unknown key pols (did you mean pools?)" in err
     assert err.splitlines()[-1] == "switchyard explain: policy.yaml has 2 problems"
+
+
+def test_weights_that_are_not_there_are_named(explain, tmp_path, capsys):
+    explain(chat())
+    text = (tmp_path / "policy.yaml").read_text()
+    assert "{type: embedded}" in text
+    (tmp_path / "policy.yaml").write_text(text.replace("{type: embedded}", "{type: embedded, weights: nope.json}"))
+    assert main(["explain", "policy.yaml", "request.json"]) == 1
+    assert "policy.yaml: routes.auto.classify[0].weights: nope.json can't be read" in capsys.readouterr().err

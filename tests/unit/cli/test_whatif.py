@@ -189,3 +189,8 @@ def test_a_log_that_is_a_pipe(whatif, tmp_path):
     writer.join()
     assert code == 0
     assert out.startswith("6 requests")
+
+
+def test_a_calibration_comes_with_a_note(whatif):
+    _, out, _ = whatif(LOG[0], policy=POLICY.replace("{type: embedded}", "{type: embedded, bias: 0.5}"))
+    assert "note: scores are taken as they were recorded: where scale or bias changed" in out

@@ -24,7 +24,7 @@ PROBLEMS = [
     (ROUTE + "    choose: [{p_atleast: 0.1, use: small}, {use: big}]", 11, "routes.auto.choose[0].p_atleast", "unknown key",
      "did you mean p_at_least?"),
     (ROUTE + "    otherwise: big\n    classify:\n      - {type: embedded, pol: x}", 13, "routes.auto.classify[0].pol",
-     "unknown key", "known: type"),
+     "unknown key", "known: bias, scale, type, weights"),
     (ROUTE + "    otherwise: big\n    rules:\n      - {when: {tools: 1}, use: big, for_: 2 turns}", 13,
      "routes.auto.rules[0].for_", "unknown key", "did you mean for?"),
     # missing keys

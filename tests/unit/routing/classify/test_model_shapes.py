@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from switchyard.config.policy import ModelClassifier
 from switchyard.errors import Unreachable
+from switchyard.routing.classify.base import calibrate
 from switchyard.routing.classify.flight import Flight
-from switchyard.routing.classify.model import FLOOR, ModelJudge, calibrate, has_score, make_question, read_probability
+from switchyard.routing.classify.model import FLOOR, ModelJudge, has_score, make_question, read_probability
 from switchyard.routing.classify.stats import LATENCY_BOUNDS_S, AskStats
 from switchyard.routing.classify.task import characters_for, describe_task, earlier_texts, plain_task
 

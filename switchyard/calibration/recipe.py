@@ -1,4 +1,6 @@
-"""How the weights of the embedded classifier are learned from labelled prompts. The command is `train.py`.
+"""How the weights of the embedded classifier are learned from labelled prompts; needs the extra `train`.
+
+`switchyard calibrate --train` learns a head from a user's own prompts with it, `tools/train_embedded` the shipped weights.
 
 A prompt is labelled with whether a small and a big model answered it correctly. Three things are learned:
 
@@ -162,8 +164,28 @@ def make_examples(rows: Sequence[Row], groups: Sequence[int], settings: Settings
     return Examples(list(readings), np.array(whole), only_big, only_small, np.array(weights), np.array(group_numbers))
 
 
+@dataclass(frozen=True)
+class Learned:
+    """What came of learning.
+
+    Attributes:
+        weights: learned from all rows.
+        unseen_p: of each row, the p that a model gives which had seen neither it nor one that shares a passage with it.
+    """
+
+    weights: Weights
+    unseen_p: list[float]
+
+
 def fit(rows: Sequence[Row], groups: Sequence[int], settings: Settings | None = None, about: Mapping[str, str] = {}) -> Weights:
     """Learn everything from these rows."""
+    return learn(rows, groups, settings, about).weights
+
+
+def learn(
+    rows: Sequence[Row], groups: Sequence[int], settings: Settings | None = None, about: Mapping[str, str] = {}
+) -> Learned:
+    """The same, with what the rows would have got from models that had not seen them."""
     settings = settings or Settings()
     examples = make_examples(rows, groups, settings)
     unseen = np.zeros(len(examples.readings))
@@ -177,7 +199,9 @@ def fit(rows: Sequence[Row], groups: Sequence[int], settings: Settings | None = 
     curve = LogisticRegression(C=1e6, fit_intercept=False, max_iter=1000)
     curve.fit(columns, ~examples.only_big, sample_weight=examples.weights)
     *constants, slope = curve.coef_[0].round(3).tolist()
-    return replace(_fit_gain(examples, settings), about=dict(about), curve=constants, slope=slope)
+    weights = replace(_fit_gain(examples, settings), about=dict(about), curve=constants, slope=slope)
+    unseen_p = curve.predict_proba(columns)[examples.whole][:, 1]
+    return Learned(weights, [float(p) for p in unseen_p])
 
 
 def _fit_gain(examples: Examples, settings: Settings) -> Weights:
