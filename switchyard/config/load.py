@@ -253,7 +253,7 @@ class _Document:
             return None
         if not isinstance(node, yaml.MappingNode):
             self._mark((), node)
-            self.add((), f"a mapping with {self._form.top} is expected at the top")
+            self.add((), f"a mapping is expected at the top, with {self._form.top}")
             return None
         try:
             return self._convert(node, ())

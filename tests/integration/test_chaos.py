@@ -71,7 +71,7 @@ def test_a_replica_is_killed(start: Start, three: tuple[Engine, Engine, Engine],
         ill.shut()
         dead_s = time.monotonic()
         time.sleep(3)
-        assert state_of(gateway, ill.url) == "down"
+        assert state_of(gateway, ill.url) in {"down", "ejected"}  # by refused connections, or by answers that broke off
         ill.listen()
         eventually(lambda: state_of(gateway, ill.url) == "ready", 10)
         comes_back_gently(ill, others, time.monotonic())

@@ -186,6 +186,11 @@ def test_a_killed_run_goes_on(world: World, engines: tuple[Engine, Engine, Engin
     assert all([d["case"] for d in t.decisions] == [t.label] for t in finished)
 
 
+def _heed_interrupts() -> None:
+    """A shell lets what it runs in the background ignore them, and tests may run so."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_ended_run_leaves_no_gateway_behind(
     world: World, engines: tuple[Engine, Engine, Engine], tmp_path: Path, number: signal.Signals
@@ -193,7 +198,9 @@ def test_an_ended_run_leaves_no_gateway_behind(
     engines[2].play(world.judge(p_of(world, set(world.small))))
     run = tmp_path / "run"
     command = [sys.executable, "-m", "switchyard", "eval", "function-calls", "--policy", str(policy_file(tmp_path, engines))]
-    process = subprocess.Popen([*command, "--out", str(run)], stderr=subprocess.PIPE, cwd=tmp_path, text=True)
+    process = subprocess.Popen(
+        [*command, "--out", str(run)], stderr=subprocess.PIPE, cwd=tmp_path, text=True, preexec_fn=_heed_interrupts
+    )
     eventually(lambda: lines(run) > 5, 30)
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
