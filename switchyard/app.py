@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -25,11 +25,12 @@ from switchyard.api.control import make_control
 from switchyard.api.door import Door
 from switchyard.api.server import SWEEP_S as CLIENT_SWEEP_S
 from switchyard.arriving import PIN, PLACE, Arrivals
-from switchyard.config.load import PolicyError, Problem, Secrets, parse_policy, read_secrets
-from switchyard.config.policy import Classifier as ClassifierBlock
-from switchyard.config.policy import EmbeddedClassifier, LocalClassifier, ModelClassifier, Policy, Route, Server
+from switchyard.classifiers import Classifiers, Scorers, load_scorers, load_tokenizers
+from switchyard.config.load import PolicyError, Secrets, parse_policy, read_secrets
+from switchyard.config.policy import Policy, Route, Server
 from switchyard.config.reload import PolicyFile, describe_changes
 from switchyard.deciding import Decider, Steering, Target
+from switchyard.figures import Figures, read_classifiers, read_pools, read_redis, read_shadows
 from switchyard.fleet import Fleet
 from switchyard.pipeline import Exchange, Pipeline
 from switchyard.pools.actions import act, find_replica
@@ -39,28 +40,21 @@ from switchyard.pools.health import Prober
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Replica
 from switchyard.pools.report import describe_pool, describe_replica
-from switchyard.routing.classify.base import Classifier
-from switchyard.routing.classify.embedded import EmbeddedClassifier as Embedded
-from switchyard.routing.classify.flight import Flight
-from switchyard.routing.classify.local import LocalClassifier as Local
-from switchyard.routing.classify.local import Worker, worker_command
-from switchyard.routing.classify.model import Ask, ModelJudge, SharedReadings, has_score
-from switchyard.routing.classify.scorer import BadWeights, Scorer, load_scorer
-from switchyard.routing.classify.stats import AskStats
+from switchyard.routing.classify.model import Ask
 from switchyard.routing.lookup import Names
 from switchyard.routing.pressure import PressureRelief
 from switchyard.routing.request import Body, RequestView
 from switchyard.routing.session import Pin, Pins
 from switchyard.routing.share import ShareControl
 from switchyard.routing.stored import StoredResponses
-from switchyard.routing.tokens import Count, load_tokenizer, why_no_tokenizer
+from switchyard.routing.tokens import Count
 from switchyard.sending import Sender
 from switchyard.shadowing import Shadowing
 from switchyard.state.base import Store
 from switchyard.state.memory import MemoryStore
 from switchyard.telemetry.added_up import WRITE_S, WorkerFiles
 from switchyard.telemetry.logs import DecisionLog
-from switchyard.telemetry.metrics import Labels, Metrics
+from switchyard.telemetry.metrics import Metrics
 from switchyard.telemetry.record import Listener, Recorder
 from switchyard.telemetry.tracing import make_tracing
 from switchyard.upstream.pool import SWEEP_S as ENGINE_SWEEP_S
@@ -118,7 +112,6 @@ class Gateway:
         place: WorkerPlace | None = None,
     ) -> None:
         server = policy.server
-        self._ask = ask
         self._source = source
         self._random = random or Random()
         self._created = int(time.time())
@@ -128,10 +121,7 @@ class Gateway:
         self.pools: dict[str, Pool] = {}
         self._connections: dict[tuple[str, str], ConnectionPool] = {}
         self._steering: dict[str, Steering] = {}
-        self._made: dict[ClassifierBlock, Classifier] = {}
         self._tokenizers: dict[str, Count] = {}
-        self._scorers: dict[str | None, Scorer] = {}  # of the policy in force, by file; None: the shipped one
-        self._stopping: asyncio.Task[None] | None = None
         self._retired: list[ConnectionPool] = []  # of replicas that are gone: what runs there may end
         self._watches: dict[Replica, asyncio.Task[None]] = {}
         self._prober: Prober | None = None
@@ -146,10 +136,11 @@ class Gateway:
             self._fleet = Fleet(
                 self._redis, token_hex(8), place.crew if place is not None else "", lambda: self.pools, self._replace_policy
             )
+        self._classifiers = Classifiers(ask or self._ask_own_pool, self._redis)
         self._pins = Pins(server.session_ttl_s, time.monotonic, tell=self._tell_pin)
         self._stored = StoredResponses(self._store.remember_place)
         self._retry_budget = RetryBudget()
-        self._metrics = Metrics(self._read_gauges, self._read_asked)
+        self._metrics = Metrics(self._read_gauges, self._read_counters)
         self._decision_log = DecisionLog(server.decision_log) if server.decision_log else None
         listeners: list[Listener] = [self._metrics]
         if self._decision_log is not None:
@@ -163,8 +154,7 @@ class Gateway:
         )
         self.app = make_control(self, keys, server.max_body_mb << 20, self.door.next_id, self._lifespan)
         name = str(source.path) if source is not None else "policy"
-        self._load_tokenizers(policy, name)
-        self._install(policy, secrets, self._load_scorers(policy, name))
+        self._install(policy, secrets, load_scorers(policy, name, {}), load_tokenizers(policy, name, {}))
 
     async def _serve(self, exchange: Exchange) -> None:
         await self.pipeline.handle(exchange)  # the policy of this moment: a request keeps the one it began with
@@ -174,10 +164,10 @@ class Gateway:
 
     # ---- the policy in force ----
 
-    def _install(self, policy: Policy, secrets: Secrets, scorers: dict[str | None, Scorer]) -> None:
+    def _install(self, policy: Policy, secrets: Secrets, scorers: Scorers, tokenizers: dict[str, Count]) -> None:
         """Put a policy in force, all at once; nothing here waits."""
         self.policy = policy
-        self._scorers = scorers
+        self._tokenizers = tokenizers
         self._secrets = secrets
         old = self.pools
         self.pools = {}
@@ -193,8 +183,8 @@ class Gateway:
         self._names = Names(policy)
         self._targets = {model: self._make_target(*found) for model, found in self._names.listed.items()}
         self.decider = Decider(
-            self._find_target, self.pools, self._make_classifiers(policy), self._make_steering(policy), self._pins,
-            self._stored, {n: self._tokenizers[p.tokenizer] for n, p in policy.pools.items() if p.tokenizer is not None},
+            self._find_target, self.pools, self._classifiers.follow(policy, scorers), self._make_steering(policy), self._pins,
+            self._stored, {n: tokenizers[p.tokenizer] for n, p in policy.pools.items() if p.tokenizer is not None},
         )  # fmt: skip
         self._sender = Sender(self.pools, self._connections, secrets.pool_keys, self._retry_budget)
         arrivals = Arrivals(policy.server.limits, self._store, self._pins, self._stored, self.pools)
@@ -242,25 +232,26 @@ class Gateway:
 
     async def _replace_policy(self, raw: bytes | None) -> list[str]:
         try:
-            policy, secrets, scorers = await asyncio.to_thread(self._read_policy, raw)  # a big file takes a while to check
+            policy, secrets, scorers, tokenizers = await asyncio.to_thread(self._read_policy, raw)  # takes a while
         except (PolicyError, OSError) as error:
             self._policy_problem = str(error)
             self._metrics.count_reload(good=False)
             log.error("the policy stays as it is; the new one is not good:\n%s", error)
             raise
         changes = describe_changes(self.policy, policy)
-        relearned = [path for path, scorer in scorers.items() if self._scorers.get(path, scorer) is not scorer]
+        known = self._classifiers.scorers
+        relearned = [path for path, scorer in scorers.items() if known.get(path, scorer) is not scorer]
         changes += [f"weights in {path or 'the package'} are new" for path in relearned]
         self._policy_problem = ""
         if changes:
             # But for the keys' limits, the server's own block is read at the start only, whatever the file says now.
             server = self.policy.server.model_copy(update={"limits": policy.server.limits})
-            self._install(policy.model_copy(update={"server": server}), secrets, scorers)
+            self._install(policy.model_copy(update={"server": server}), secrets, scorers, tokenizers)
             self._metrics.count_reload(good=True)
             log.info("new policy: %s", "; ".join(changes))
         return changes
 
-    def _read_policy(self, raw: bytes | None) -> tuple[Policy, Secrets, dict[str | None, Scorer]]:
+    def _read_policy(self, raw: bytes | None) -> tuple[Policy, Secrets, Scorers, dict[str, Count]]:
         name = "policy"
         if self._source is not None:
             name = str(self._source.path)
@@ -270,39 +261,8 @@ class Gateway:
         policy = parse_policy(raw, name)
         if self._source is not None:
             policy = self._source.with_overrides(policy)
-        self._load_tokenizers(policy, name)
-        return policy, read_secrets(policy, name), self._load_scorers(policy, name)
-
-    def _load_scorers(self, policy: Policy, file: str) -> dict[str | None, Scorer]:
-        """Read the weights that a policy names, and make them ready; those that are in use and unchanged stay as they are."""
-        problems: list[Problem] = []
-        found: dict[str | None, Scorer] = {}
-        for name, route in policy.routes.items():
-            for i, block in enumerate(route.classify):
-                if isinstance(block, EmbeddedClassifier) and block.weights not in found:
-                    try:
-                        found[block.weights] = load_scorer(block.weights, self._scorers.get(block.weights))
-                    except BadWeights as error:
-                        problems.append(Problem(file, 1, 1, f"routes.{name}.classify[{i}].weights", str(error)))
-        if problems:
-            raise PolicyError(problems)
-        return found
-
-    def _load_tokenizers(self, policy: Policy, file: str) -> None:
-        """Read the tokenizers that a policy names; takes a while, and is done before anything is replaced."""
-        problems = []
-        wanted = {name: pool.tokenizer for name, pool in policy.pools.items() if pool.tokenizer is not None}
-        for name, path in wanted.items():
-            if path in self._tokenizers:
-                continue
-            try:
-                if reason := why_no_tokenizer(path):
-                    raise ValueError(reason)
-                self._tokenizers[path] = load_tokenizer(path)
-            except ValueError as error:
-                problems.append(Problem(file, 1, 1, f"pools.{name}.tokenizer", str(error)))
-        if problems:
-            raise PolicyError(problems)
+        scorers = load_scorers(policy, name, self._classifiers.scorers)
+        return policy, read_secrets(policy, name), scorers, load_tokenizers(policy, name, self._tokenizers)
 
     async def _watch_file(self, source: PolicyFile) -> None:
         while True:
@@ -313,44 +273,6 @@ class Gateway:
                 self._hangup.clear()
                 with contextlib.suppress(PolicyError, OSError):  # said in the log, at /readyz and in a metric
                     await self.replace_policy()
-
-    def _make_classifiers(self, policy: Policy) -> dict[str, list[Classifier]]:
-        """One for each different block: routes with equal blocks share cache, limit and process, and so does a reload."""
-        wanted = {block: None for route in policy.routes.values() for block in route.classify}
-        old, self._made = self._made, {block: self._kept(block) or self._make_classifier(block) for block in wanted}
-        gone = [made for block, made in old.items() if block not in self._made and isinstance(made, Local)]
-        if gone:  # their model's memory is wanted; requests that they are asked about go on to the next classifier
-            self._stopping = _start(_stop_all(gone), "classifiers that are gone")
-        if self._started:
-            self._warm_up()
-        return {name: [self._made[block] for block in route.classify] for name, route in policy.routes.items()}
-
-    def _kept(self, block: ClassifierBlock) -> Classifier | None:
-        """What was made for an equal block, unless its weights were learned anew since."""
-        made = self._made.get(block)
-        if isinstance(block, EmbeddedClassifier) and isinstance(made, Embedded):
-            return made if made.scorer is self._scorers[block.weights] else None
-        return made
-
-    def _warm_up(self) -> None:
-        """Local models load in their processes, so that the first question need not wait for them."""
-        for classifier in self._made.values():
-            if isinstance(classifier, Local):
-                classifier.start()
-
-    def _make_classifier(self, block: ClassifierBlock) -> Classifier:
-        if isinstance(block, ModelClassifier):
-            shared = None
-            if self._redis is not None and block.cache_size:
-                shared = SharedReadings(self._redis.recall, self._redis.keep, block.cache_ttl_s)
-            flight = Flight(has_score, block.concurrency, block.cache_size, block.cache_ttl_s, elsewhere=shared)
-            return ModelJudge(block, self._ask or self._ask_own_pool, flight, block.bias, block.scale)
-        if isinstance(block, LocalClassifier):
-            command = worker_command(block.model, block.kind, block.label, block.max_input_tokens)
-            return Local(
-                Worker(command), block.kind, block.deadline_ms, block.max_input_tokens, block.bias, block.scale
-            )  # fmt: skip
-        return Embedded(self._scorers[block.weights], block.bias, block.scale)
 
     def _make_steering(self, policy: Policy) -> dict[str, Steering]:
         """Control goes on where its settings stay: a reload doesn't forget what was given."""
@@ -433,7 +355,7 @@ class Gateway:
                 await self._shadowing.stop()
                 for connections in (*self._connections.values(), *self._retired):
                     connections.close()
-                await _stop_all([made for made in self._made.values() if isinstance(made, Local)])
+                await self._classifiers.stop()
                 if self._decision_log is not None:
                     await asyncio.to_thread(self._decision_log.close)
                 if self._worker_files is not None:
@@ -453,7 +375,7 @@ class Gateway:
                 if self._redis is not None:
                     await self._redis.link.tried.wait()
         self._started = True
-        self._warm_up()
+        self._classifiers.warm_up()
         down = [f"{r.pool}/{r.label}" for p in self.pools.values() for r in p.replicas if not r.healthy]
         if down:
             log.warning("serving, but these replicas can't be used now: %s", ", ".join(down))
@@ -585,56 +507,20 @@ class Gateway:
             for (route, small, big), found in self._shadowing.found.items()
         ]
 
-    def _read_shadows(self) -> Iterator[tuple[str, Labels, float]]:
-        for place, found in self._shadowing.found.items():
-            yield from (("switchyard_shadows", (*place, result), count) for result, count in found.results.items())
-            yield from (("switchyard_shadow_tokens", (*place, kind), count) for kind, count in found.tokens.items())
-            yield "switchyard_shadow_seconds", place, found.seconds
-            for kind, count in found.compared.items():
-                yield "switchyard_shadows_compared", (*place, kind, "same"), found.same[kind]
-                yield "switchyard_shadows_compared", (*place, kind, "different"), count - found.same[kind]
-
-    def _read_asked(self) -> Iterator[tuple[str, Labels, float]]:
-        totals: dict[tuple[str, Labels], float] = {}
-        for block, classifier in self._made.items():
-            stats = getattr(classifier, "stats", None)
-            if not isinstance(stats, AskStats):
-                continue
-            by = f"model {block.pool}" if isinstance(block, ModelClassifier) else block.type
-            results = {"asked": stats.asked, "answered": stats.answered, "cached": stats.cached, "joined": stats.joined}
-            found: list[tuple[str, Labels, float]] = [
-                *(("switchyard_classifier_questions", (by, result), value) for result, value in results.items()),
-                *(("switchyard_classifier_abstentions", (by, why), count) for why, count in stats.abstained.items()),
-                ("switchyard_classifier_seconds", (by,), stats.seconds),
-                ("switchyard_classifier_tokens", (by, "input"), stats.input_tokens),
-                ("switchyard_classifier_tokens", (by, "output"), stats.output_tokens),
-            ]
-            for name, labels, value in found:  # two blocks may ask the same pool
-                totals[(name, labels)] = totals.get((name, labels), 0.0) + value
-        if self._redis is not None:
-            link = self._redis.link
-            for result, count in {"answered": link.answered, **link.missed}.items():
-                totals[("switchyard_state_questions", (result,))] = count
-        yield from ((name, labels, value) for (name, labels), value in totals.items())
-        yield from self._read_shadows()
-
-    def _read_gauges(self) -> Iterator[tuple[str, Labels, float]]:
-        for pool in self.pools.values():
-            yield "switchyard_queued", (pool.name,), pool.queued
-            if pool.settings.source is not None:
-                yield "switchyard_discovery_up", (pool.name,), float(not self.discovery.problem_of(pool.name))
-            for replica in pool.replicas:
-                yield "switchyard_in_flight", (pool.name, replica.label), replica.in_flight
-                yield "switchyard_tokens_in_flight", (pool.name, replica.label), replica.tokens
-                yield "switchyard_foreign_requests", (pool.name, replica.label), replica.foreign
-                yield "switchyard_replica_state", (pool.name, replica.label, replica.state), 1.0
-                yield "switchyard_replica_up", (pool.name, replica.label), float(replica.healthy)
+    def _read_gauges(self) -> Figures:
+        yield from read_pools(self.pools.values(), self.discovery)
         yield "switchyard_sessions", (), len(self._pins)
         if self._redis is not None:
             yield "switchyard_state_up", (), float(self._redis.link.up)
         for route, (share, _) in self._steering.items():
             if share is not None:
                 yield "switchyard_share", (route, share.settings.pool), share.share
+
+    def _read_counters(self) -> Figures:
+        yield from read_classifiers(self._classifiers.made)
+        yield from read_shadows(self._shadowing)
+        if self._redis is not None:
+            yield from read_redis(self._redis.link)
 
 
 def make_redis(server: Server) -> RedisStore | None:
@@ -644,10 +530,6 @@ def make_redis(server: Server) -> RedisStore | None:
     from switchyard.state.redis import RedisStore
 
     return RedisStore(server.state, server.state_prefix, server.state_budget_ms / 1000, server.session_ttl_s, time.monotonic)
-
-
-async def _stop_all(classifiers: Sequence[Local]) -> None:
-    await asyncio.gather(*(classifier.stop() for classifier in classifiers))
 
 
 async def _flush(decisions: DecisionLog) -> None:

@@ -139,12 +139,12 @@ class Metrics(Collector):
 
     Args:
         read_gauges: called at a scrape; gives name, label values and value of each gauge.
-        read_asked: the same for counters that others keep: of questions to classifiers and to Redis, and of shadows.
+        read_counters: the same for counters that others keep: of questions to classifiers and to Redis, and of shadows.
     """
 
-    def __init__(self, read_gauges: Callable[[], Reading], read_asked: Callable[[], Reading] = lambda: ()) -> None:
+    def __init__(self, read_gauges: Callable[[], Reading], read_counters: Callable[[], Reading] = lambda: ()) -> None:
         self._read_gauges = read_gauges
-        self._read_asked = read_asked
+        self._read_counters = read_counters
         self._counters: dict[str, defaultdict[Labels, float]] = {name: defaultdict(float) for name in COUNTERS}
         self._histograms: dict[str, dict[Labels, _Histogram]] = {name: {} for name in HISTOGRAMS}
         self._registry = CollectorRegistry(auto_describe=False)
@@ -220,7 +220,7 @@ class Metrics(Collector):
                 histogram.add_metric(values, list(steps), found.sum)
             yield histogram
         asked = {name: CounterMetricFamily(name, help_, labels=labels) for name, (help_, labels) in ASKED.items()}
-        for name, values, value in self._read_asked():
+        for name, values, value in self._read_counters():
             asked[name].add_metric(values, value)
         yield from asked.values()
         gauges = {name: GaugeMetricFamily(name, help_, labels=labels) for name, (help_, labels) in GAUGES.items()}

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -57,6 +57,16 @@ class Reading:
     p: float | None = None
     reason: Abstention | None = None
     why: str = "yes against no"
+
+
+class Remember(Protocol):
+    """A store that several gateways share, as far as judgements go."""
+
+    async def recall(self, key: bytes) -> str | None:
+        """The text that was kept under a key."""
+
+    def keep(self, key: bytes, answer: str, ttl_s: float) -> None:
+        """Keep a text for so many seconds."""
 
 
 class SharedReadings:
