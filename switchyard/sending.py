@@ -108,11 +108,11 @@ class Sender:
                     record.first_byte_s = response.head_s
                     lease.has_begun = response.has_begun
                 except ConnectFailed as failed:
-                    lease.release()
                     failure = failed.error
                     tried.append(lease.replica.label)
                     if lease.replica.mark("down", failure.message):
                         log.warning("pool %s: replica %s is down: %s", name, lease.replica.full_name, failure.message)
+                    lease.release()  # after that: who is next in the queue need not find out, too
                 except (UpstreamTimeout, Unreachable) as failed_engine:
                     pool.note_bad(lease.replica, failed_engine.message, loop.time(), lease.began_s)
                     lease.release()
