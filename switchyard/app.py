@@ -32,7 +32,7 @@ from switchyard.config.reload import PolicyFile, describe_changes
 from switchyard.deciding import Decider, Steering, Target
 from switchyard.figures import Figures, read_classifiers, read_pools, read_redis, read_shadows
 from switchyard.fleet import Fleet
-from switchyard.pipeline import Exchange, Pipeline
+from switchyard.pipeline import Endpoint, Exchange, Pipeline
 from switchyard.pools.actions import act, find_replica
 from switchyard.pools.affinity import Places
 from switchyard.pools.discovery import Discovery, Resolve, resolve
@@ -117,9 +117,10 @@ class Gateway:
         self._created = int(time.time())
         self._started = False
         self._policy_problem = ""
+        self._replacing = asyncio.Lock()  # one after the other: the policy that came last stays
         self._hangup = asyncio.Event()
         self.pools: dict[str, Pool] = {}
-        self._connections: dict[tuple[str, str], ConnectionPool] = {}
+        self._connections: dict[tuple[str, str, str], ConnectionPool] = {}  # by pool, label and URL of the replica
         self._steering: dict[str, Steering] = {}
         self._tokenizers: dict[str, Count] = {}
         self._retired: list[ConnectionPool] = []  # of replicas that are gone: what runs there may end
@@ -186,7 +187,7 @@ class Gateway:
             self._find_target, self.pools, self._classifiers.follow(policy, scorers), self._make_steering(policy), self._pins,
             self._stored, {n: tokenizers[p.tokenizer] for n, p in policy.pools.items() if p.tokenizer is not None},
         )  # fmt: skip
-        self._sender = Sender(self.pools, self._connections, secrets.pool_keys, self._retry_budget)
+        self._sender = Sender(self.pools, self._connections_to, secrets.pool_keys, self._retry_budget)
         arrivals = Arrivals(policy.server.limits, self._store, self._pins, self._stored, self.pools)
         self.pipeline = Pipeline(
             policy, self.pools, arrivals, self.decider, self._sender, self._stored, self._recorder, self._tracing,
@@ -196,17 +197,19 @@ class Gateway:
         self._watch_replicas()
 
     def _connect(self) -> None:
-        """Connections for every replica that is new. All that are on their way under any policy share this dict."""
+        """Connections for every replica of the policy in force, with its limits."""
         for pool in self.pools.values():
             for replica in pool.replicas:
-                place = (pool.name, replica.label)
-                connections = self._connections.get(place)
-                if connections is None or connections.url != replica.url:
-                    if connections is not None:
-                        self._retired.append(connections)
-                    connections = ConnectionPool(replica.url, replica.full_name, pool.settings.timeouts)
-                    self._connections[place] = connections
-                connections.reconfigure(pool.settings.timeouts, replica.full_name)
+                self._connections_to(pool, replica).reconfigure(pool.settings.timeouts, replica.full_name)
+
+    def _connections_to(self, pool: Pool, replica: Replica) -> ConnectionPool:
+        """Those of a replica. Also of one that is gone: requests that began before may only now get their place on it."""
+        place = (pool.name, replica.label, replica.url)
+        connections = self._connections.get(place)
+        if connections is None:
+            connections = ConnectionPool(replica.url, replica.full_name, pool.settings.timeouts)
+            self._connections[place] = connections
+        return connections
 
     def _take_over_replicas(self) -> None:
         """A source has named other replicas."""
@@ -231,6 +234,10 @@ class Gateway:
         return changes
 
     async def _replace_policy(self, raw: bytes | None) -> list[str]:
+        async with self._replacing:
+            return await self._read_and_install(raw)
+
+    async def _read_and_install(self, raw: bytes | None) -> list[str]:
         try:
             policy, secrets, scorers, tokenizers = await asyncio.to_thread(self._read_policy, raw)  # takes a while
         except (PolicyError, OSError) as error:
@@ -364,7 +371,7 @@ class Gateway:
                 await asyncio.to_thread(self._tracing.shut_down)
 
     def _heard_s(self, replica: Replica) -> float:
-        connections = self._connections.get((replica.pool, replica.label))
+        connections = self._connections.get((replica.pool, replica.label, replica.url))
         return connections.heard_s if connections is not None else 0.0
 
     async def _begin(self, prober: Prober) -> None:
@@ -397,7 +404,7 @@ class Gateway:
 
     def _sweep_engines(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        used = {(p.name, r.label) for p in self.pools.values() for r in (*p.replicas, *p.leaving)}
+        used = {(p.name, r.label, r.url) for p in self.pools.values() for r in (*p.replicas, *p.leaving)}
         if gone := self._connections.keys() - used:  # with their last requests
             self._retired += [self._connections.pop(place) for place in gone]
             self._watch_replicas()
@@ -456,7 +463,7 @@ class Gateway:
         pool, replica = find_replica(self.pools, pool_name, label)
         changed = act(pool, replica, action, now_s, force)
         if self._fleet is not None:
-            self._fleet.tell_action(pool.name, replica.label, action, force)
+            self._fleet.tell_action(pool.name, replica.label, action)
         return {"changed": changed, "pool": pool.name, **describe_replica(replica, now_s)}
 
     def models(self) -> Mapping[str, dict[str, Any]]:
@@ -480,9 +487,12 @@ class Gateway:
         card["switchyard"] = {"kind": "route" if route_name else "pool", "pools": [p.name for p in pools]}
         return card
 
-    async def explain(self, body: bytes, protocol: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    async def explain(
+        self, body: bytes, endpoint: Endpoint, headers: Mapping[str, str], key_name: str, address: str
+    ) -> dict[str, Any]:
         """See `api.control.Gateway`."""
-        return await self.pipeline.explain(RequestView(protocol, Body(body), headers))
+        view = RequestView(endpoint.protocol, Body(body), headers, key_name, address, endpoint.counting)
+        return await self.pipeline.explain(view)
 
     async def metrics(self) -> bytes:
         """See `api.control.Gateway`."""

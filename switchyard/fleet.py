@@ -25,6 +25,8 @@ from switchyard.pools.replica import Replica
 POLL_S = 0.5
 FRESH_S = 60.0
 """An ejection by hand that is older than this means nothing to a gateway that has just started."""
+RENEW_S = 3_600.0
+"""A policy that was given by hand is put up again so often: what nobody reads is forgotten after a day."""
 FLEET = "fleet"
 FILE = "file"
 
@@ -68,6 +70,8 @@ class Fleet:
         self._seen: dict[tuple[str, str], str] = {}
         self._is_new = True  # has not read the boards yet
         self._hearing = False  # what is done now was told by others: they need not be told
+        self._given: tuple[str, bytes] | None = None  # version and bytes of the policy in force; None: the file's
+        self._given_s = 0.0  # when those bytes were put up, or read, last
 
     # ---- telling ----
 
@@ -76,18 +80,22 @@ class Fleet:
         until_s = time.time() + max(0.0, replica.evidence.back_at_s - asyncio.get_running_loop().time())
         self._tell(FLEET, f"health:{replica.pool}/{replica.label}", why=why, until_s=until_s)
 
-    def tell_action(self, pool: str, label: str, action: str, force: bool) -> None:
-        """Somebody has acted on a replica by hand."""
-        self._tell(FLEET, f"hand:{pool}/{label}", pool=pool, replica=label, action=action, force=force)
+    def tell_action(self, pool: str, label: str, action: str) -> None:
+        """Somebody has acted on a replica by hand, and was let."""
+        self._tell(FLEET, f"hand:{pool}/{label}", pool=pool, replica=label, action=action)
 
     def tell_policy(self, raw: bytes | None) -> None:
         """A worker has another policy: these bytes, or its file's."""
         if not self._crew:
             return
-        version = FILE if raw is None else sha256(raw).hexdigest()
-        if raw is not None:
-            self._boards.post(f"{self._crew}:policy", "text", raw.decode("utf-8", "replace"))
-        self._tell(self._crew, "policy", version=version)
+        self._given = None if raw is None else (sha256(raw).hexdigest(), raw)
+        self._put_up_policy()
+        self._tell(self._crew, "policy", version=FILE if self._given is None else self._given[0])
+
+    def _put_up_policy(self) -> None:
+        if self._given is not None:
+            self._boards.post(f"{self._crew}:policy", "text", self._given[1].decode("utf-8", "replace"))
+            self._given_s = time.monotonic()
 
     def _tell(self, board: str, name: str, **notice: Any) -> None:
         if not self._hearing:
@@ -109,6 +117,8 @@ class Fleet:
                         self._seen[(board, name)] = text
                         await self._hear(name, text)
             self._repeat_drains(boards[FLEET])
+            if self._crew:
+                self._repeat_policy(boards[self._crew].get("policy"))
             self._is_new = False
 
     async def _hear(self, name: str, text: str) -> None:
@@ -121,17 +131,18 @@ class Fleet:
             if kind == "policy":
                 await self._take_policy(notice["version"])
             elif kind == "hand" and not (self._is_new and notice["action"] == "eject" and time.time() - at_s > FRESH_S):
-                self._follow(notice["pool"], notice["replica"], notice["action"], notice["force"])
+                self._follow(notice["pool"], notice["replica"], notice["action"])
             elif kind == "health":
                 self._note_health(about, notice["why"], float(notice["until_s"]))
         except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
             log.warning("a notice of another gateway can't be read (%s): is it of another version?", error)
 
-    def _follow(self, pool_name: str, label: str, action: str, force: bool) -> None:
+    def _follow(self, pool_name: str, label: str, action: str) -> None:
+        """Also where it is the last one that gets requests here: it was judged there, and the node may be about to go."""
         self._hearing = True
         try:
             pool, replica = find_replica(self._pools(), pool_name, label)
-            act(pool, replica, action, asyncio.get_running_loop().time(), force)
+            act(pool, replica, action, asyncio.get_running_loop().time(), force=True)
         except GatewayError as error:
             log.info("%s of %s/%s, told by another gateway, is not done here: %s", action, pool_name, label, error.message)
         finally:
@@ -154,6 +165,8 @@ class Fleet:
 
     async def _take_policy(self, version: str) -> None:
         raw: bytes | None = None
+        if self._given is not None and version == self._given[0]:
+            return  # said once more
         if version != FILE:
             boards = await self._boards.read([f"{self._crew}:policy"])
             text = (boards or {}).get(f"{self._crew}:policy", {}).get("text")
@@ -165,6 +178,7 @@ class Fleet:
             return  # it was just read
         try:
             await self._replace_policy(raw)
+            self._given, self._given_s = None if raw is None else (version, raw), time.monotonic()
         except (PolicyError, OSError) as error:
             log.warning("a policy that another worker has taken can't be taken here: %s", error)
 
@@ -173,4 +187,13 @@ class Fleet:
         for pool in self._pools().values():
             for replica in pool.replicas:
                 if replica.draining == BY_HAND and f"hand:{pool.name}/{replica.label}" not in notices:
-                    self.tell_action(pool.name, replica.label, "drain", force=True)
+                    self.tell_action(pool.name, replica.label, "drain")
+
+    def _repeat_policy(self, notice: str | None) -> None:
+        """The same for a policy that was given by hand: a worker that starts later needs it, too."""
+        if self._given is None:
+            return
+        if notice is None:
+            self.tell_policy(self._given[1])
+        elif self._given[0] in notice and time.monotonic() - self._given_s > RENEW_S:
+            self._put_up_policy()

@@ -160,12 +160,17 @@ class Pipeline:
             _refuse(exchange, error, record)
         except asyncio.CancelledError:
             _end_cancelled(exchange, record)
+        except Exception:
+            _note_failure(exchange, record)
+            raise
         finally:
-            if record.decision and signals is not None:
-                self._note_signals(signals, target.route, record)
             self._arrivals.leave(claim, record)
-            self._recorder.close(record, time.monotonic())
-            trace.end(record)
+            try:
+                if record.decision and signals is not None:
+                    self._note_signals(signals, target.route, record)
+            finally:
+                self._recorder.close(record, time.monotonic())
+                trace.end(record)
 
     async def _serve(self, exchange: Exchange, target: Target, outgoing: Outgoing, decision: Decision) -> None:
         """Send, and pass on what comes back. Place and engine connection are free again when this ends, however it ends."""
@@ -419,6 +424,9 @@ class Pipeline:
             _refuse(exchange, error, record)
         except asyncio.CancelledError:
             _end_cancelled(exchange, record)
+        except Exception:
+            _note_failure(exchange, record)
+            raise
         finally:
             if response is not None:
                 response.abandon()
@@ -478,6 +486,12 @@ def _end_cancelled(exchange: Exchange, record: Record) -> None:
     record.outcome, record.error = "broken" if exchange.answered else "refused", error.code
     record.status = record.status or error.status
     _refuse(exchange, error, record)
+
+
+def _note_failure(exchange: Exchange, record: Record) -> None:
+    """The gateway itself has failed; who catches it tells the client."""
+    record.outcome, record.error = "broken" if exchange.answered else "refused", GatewayError.code
+    record.status = record.status or GatewayError.status
 
 
 def _drained() -> Draining:

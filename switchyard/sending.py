@@ -64,7 +64,7 @@ class Sender:
 
     Args:
         pools: by name.
-        connections: of each replica, by (pool, label).
+        connections_to: those of a replica, whichever policy it is of.
         pool_keys: the key that each pool's engines want.
         budget: for tries that cost an engine something.
     """
@@ -72,12 +72,12 @@ class Sender:
     def __init__(
         self,
         pools: Mapping[str, Pool],
-        connections: Mapping[tuple[str, str], ConnectionPool],
+        connections_to: Callable[[Pool, Replica], ConnectionPool],
         pool_keys: Mapping[str, str],
         budget: RetryBudget,
     ) -> None:
         self._pools = pools
-        self._connections = connections
+        self._connections_to = connections_to
         self._pool_keys = pool_keys
         self._budget = budget
 
@@ -108,11 +108,11 @@ class Sender:
                     record.first_byte_s = response.head_s
                     lease.has_begun = response.has_begun
                 except ConnectFailed as failed:
-                    lease.release()
                     failure = failed.error
                     tried.append(lease.replica.label)
                     if lease.replica.mark("down", failure.message):
                         log.warning("pool %s: replica %s is down: %s", name, lease.replica.full_name, failure.message)
+                    lease.release()  # after that: who is next in the queue need not find out, too
                 except (UpstreamTimeout, Unreachable) as failed_engine:
                     pool.note_bad(lease.replica, failed_engine.message, loop.time(), lease.began_s)
                     lease.release()
@@ -163,12 +163,6 @@ class Sender:
         connections = self._connections_to(pool, replica)
         return await _ask(connections, lambda: self._request(outgoing, pool, connections, body))
 
-    def _connections_to(self, pool: Pool, replica: Replica) -> ConnectionPool:
-        connections = self._connections.get((pool.name, replica.label))
-        if connections is None:  # a request under an older policy, or one that its source no longer lists
-            raise ConnectFailed(Unreachable(f"{replica.full_name} is no longer there"))
-        return connections
-
     def _request(self, outgoing: Outgoing, pool: Pool, connections: ConnectionPool, body: bytes) -> bytes | list[bytes]:
         """Head and body as they go over the wire. vLLM puts the request id into its answer's id: each try has its own."""
         outgoing.record.tries += 1
@@ -190,7 +184,9 @@ class Sender:
         Raises:
             GatewayError: no place or no answer.
         """
-        pool = self._pools[name]
+        pool = self._pools.get(name)
+        if pool is None:  # a question under an older policy
+            raise Unreachable(f"pool {name} is no longer there")
         patched = Body(body).patched({"model": msgspec.json.encode(pool.settings.model)})
         lease = await pool.admit("judge", len(body) // 4)
         if lease is None:

@@ -29,6 +29,7 @@ from switchyard.errors import (
     UnknownModel,
     UnknownPath,
 )
+from switchyard.pipeline import Endpoint
 
 MAX_POLICY_BYTES = 1_000_000
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -46,8 +47,10 @@ class Gateway(Protocol):
     def model(self, name: str) -> dict[str, Any] | None:
         """The card of a route, pool or alias."""
 
-    async def explain(self, body: bytes, protocol: str, headers: Mapping[str, str]) -> dict[str, Any]:
-        """The decision for a request, without serving it."""
+    async def explain(
+        self, body: bytes, endpoint: Endpoint, headers: Mapping[str, str], key_name: str, address: str
+    ) -> dict[str, Any]:
+        """The decision for a request of this API key from this address, without serving it."""
 
     async def metrics(self) -> bytes:
         """Prometheus text; of all workers, where there are several."""
@@ -158,7 +161,8 @@ def make_control(
             known = ", ".join(e.path for e in ENDPOINTS.values())
             raise InvalidRequest(f"endpoint must be one of {known}")
         body = await _limited_body(request, max_body_bytes)
-        return await gateway.explain(body, endpoint.protocol, dict(request.headers))
+        key_name, address = keys.name_of(request.headers.raw) or "", request.client.host if request.client else ""
+        return await gateway.explain(body, endpoint, dict(request.headers), key_name, address)
 
     @app.post("/admin/policy", dependencies=admin)
     async def policy(request: Request) -> Response:

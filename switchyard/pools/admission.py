@@ -24,24 +24,38 @@ class Waiter:
         tokens: estimated tokens of the request, prompt and wanted answer.
         prompt_tokens: the prompt's part of them.
         exclude: labels of replicas that it can't use.
+        only: label of the one replica that it can use; None when any will do.
         api_key: name of its API key.
         background: whether nobody sits in front of it.
         lease: its place, once it has one; None when no replica is left for it.
     """
 
     def __init__(
-        self, session: str, tokens: int, prompt_tokens: int, exclude: Collection[str], api_key: str, background: bool
+        self,
+        session: str,
+        tokens: int,
+        prompt_tokens: int,
+        exclude: Collection[str],
+        only: str | None,
+        api_key: str,
+        background: bool,
     ) -> None:
         self.session = session
         self.tokens = tokens
         self.prompt_tokens = prompt_tokens
         self.exclude = exclude
+        self.only = only
         self.api_key = api_key
         self.background = background
         loop = asyncio.get_running_loop()
         self.arrived_s = loop.time()
         self.waits = False  # is in the queue
         self.lease: asyncio.Future[Lease | None] = loop.create_future()
+
+    @property
+    def undemanding(self) -> bool:
+        """Whether any replica will do."""
+        return not self.exclude and self.only is None
 
     def leave(self) -> None:
         """Give back a place that came too late."""
@@ -110,7 +124,7 @@ class Admission:
         """Give free places to those who wait, in their order; who can't use a place lets the next one have it."""
         while (found := self._next()) is not None:
             waiter, lease = found
-            self._undemanding -= not waiter.exclude
+            self._undemanding -= waiter.undemanding
             self._queue.serve(waiter)
             waiter.waits = False
             if not waiter.lease.done():
@@ -125,7 +139,7 @@ class Admission:
             lease = self._place(waiter)
             if lease is not None or not self._serves(waiter):
                 return waiter, lease
-            if not waiter.exclude:
+            if waiter.undemanding:
                 return None  # no replica has room
         return None
 
@@ -139,10 +153,10 @@ class Admission:
 
     def _enter(self, waiter: Waiter) -> None:
         self._queue.add(waiter)
-        self._undemanding += not waiter.exclude
+        self._undemanding += waiter.undemanding
         waiter.waits = True
 
     def _remove(self, waiter: Waiter) -> None:
         self._queue.remove(waiter)
-        self._undemanding -= not waiter.exclude
+        self._undemanding -= waiter.undemanding
         waiter.waits = False

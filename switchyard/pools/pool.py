@@ -204,17 +204,15 @@ class Pool:
         """
         for guest in self.guests:
             guest.cancel()
-        if only is not None:
-            exclude = {*exclude, *(r.label for r in self.replicas if r.label != only)}
-        if self._admission.free and (lease := self._place(key, tokens, exclude, prompt_tokens)) is not None:
+        if self._admission.free and (lease := self._place(key, tokens, exclude, only, prompt_tokens)) is not None:
             return lease  # nobody waits who could have taken this place
-        left = self._left(exclude)
+        left = self._left(exclude, only)
         if not left:
             return None
         if not any(r.healthy for r in left):
             return self._last_resort(left, tokens, prompt_tokens)
         try:
-            return await self._admission.wait(Waiter(key, tokens, prompt_tokens, exclude, api_key, background))
+            return await self._admission.wait(Waiter(key, tokens, prompt_tokens, exclude, only, api_key, background))
         except QueueFull:
             message = f"pool {self.name}: {self._busy()}, and {self.queued} wait already; retry in 2 s"
             raise PoolSaturated(message, retry_after_s=2) from None
@@ -230,9 +228,9 @@ class Pool:
         """Something may have become free: give it to those who wait."""
         self._admission.wake()
 
-    def _place(self, key: str, tokens: int, exclude: Collection[str], prompt_tokens: int) -> Lease | None:
+    def _place(self, key: str, tokens: int, exclude: Collection[str], only: str | None, prompt_tokens: int) -> Lease | None:
         now_s = asyncio.get_running_loop().time()
-        free = [r for r in self._with_room(now_s) if r.label not in exclude]
+        free = [r for r in self._with_room(now_s) if r.label not in exclude and (only is None or r.label == only)]
         if not free:
             return None
         for replica in free:
@@ -252,15 +250,15 @@ class Pool:
         return [r for r in self.replicas if r.available]
 
     def _place_waiter(self, waiter: Waiter) -> Lease | None:
-        lease = self._place(waiter.session, waiter.tokens, waiter.exclude, waiter.prompt_tokens)
+        lease = self._place(waiter.session, waiter.tokens, waiter.exclude, waiter.only, waiter.prompt_tokens)
         if lease is None:
-            left = self._left(waiter.exclude)
+            left = self._left(waiter.exclude, waiter.only)
             if left and not any(r.healthy for r in left):  # all went down while it waited
                 lease = self._last_resort(left, waiter.tokens, waiter.prompt_tokens)
         return lease
 
     def _serves(self, waiter: Waiter) -> bool:
-        return bool(self._left(waiter.exclude))
+        return bool(self._left(waiter.exclude, waiter.only))
 
     def _after_release(self) -> None:
         if self.queued:
@@ -279,9 +277,9 @@ class Pool:
             return chosen, "miss"
         return chosen, "hit" if chosen.label == last else "repin"
 
-    def _left(self, exclude: Collection[str]) -> list[Replica]:
+    def _left(self, exclude: Collection[str], only: str | None) -> list[Replica]:
         """Those that may be tried at all, be they healthy or not."""
-        return [r for r in self.replicas if not r.draining and r.label not in exclude]
+        return [r for r in self.replicas if not r.draining and r.label not in exclude and (only is None or r.label == only)]
 
     def _last_resort(self, left: list[Replica], tokens: int, prompt_tokens: int) -> Lease:
         """All seem down: try one all the same, the probes may be behind."""

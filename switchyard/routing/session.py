@@ -129,7 +129,7 @@ class Pin:
     def from_text(text: str) -> Pin | None:
         """What another gateway wrote; None when it makes no sense here."""
         parts = text.split("\t")
-        if len(parts) != 4 or not parts[1].isdecimal() or not parts[2].isdecimal():
+        if len(parts) != 4 or not all(turn.isdecimal() and len(turn) < 10 for turn in parts[1:3]):
             return None
         return Pin(parts[0], int(parts[1]), int(parts[2]), parts[3])
 

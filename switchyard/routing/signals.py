@@ -24,6 +24,7 @@ LONG_BYTES = 256 * 1024
 MEDIA_TOKENS = 1_000  # a mid-sized picture; models differ between 250 and 1,600
 SEEN_TEXT_CHARACTERS = 4_000  # of the human's last text: enough for any surface feature
 
+EFFORT_CHARACTERS = 32  # of what a client calls its effort: it stands in records
 CODE_CHARACTERS = 400  # of it, where its share of code is measured
 
 PROMPT_FIELDS = (
@@ -304,10 +305,10 @@ class Signals:
         body = self.view.body
         for found in (body.value("reasoning_effort"), _inner(body.value("reasoning"), "effort")):
             if isinstance(found, str):
-                return found
+                return found[:EFFORT_CHARACTERS]
         effort = _inner(body.value("output_config"), "effort")
         if isinstance(effort, str):
-            return effort
+            return effort[:EFFORT_CHARACTERS]
         thinking = _inner(body.value("thinking"), "type")
         return {"enabled": "high", "adaptive": "medium", "disabled": "none"}.get(str(thinking), "")
 

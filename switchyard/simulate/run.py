@@ -75,15 +75,15 @@ class Simulation:
         self._jobs: dict[int, Job] = {}
         self._number = 0
         self._current: Recorded
-        connections = {}
+        connections: dict[Replica, ConnectionPool] = {}
         for pool, replica in self._all_replicas():
             vllm = self._engines[replica.url]
             replica.mark("ready")
             replica.context_tokens = vllm.card.max_model_len
             pool.learn()
-            connections[(pool.name, replica.label)] = cast(ConnectionPool, MemoryConnections(vllm, self._jobs))
+            connections[replica] = cast(ConnectionPool, MemoryConnections(vllm, self._jobs))
         self._decider = self._make_decider()
-        self._sender = Sender(self._pools, connections, {}, RetryBudget())
+        self._sender = Sender(self._pools, lambda pool, replica: connections[replica], {}, RetryBudget())
         self._escalate = escalate
         self._could_escalate = 0
         self._trace = PassedOn({})

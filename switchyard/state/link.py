@@ -82,8 +82,9 @@ class Link:
         note_writes: Callable[[bool], None],
     ) -> None:
         self._pool = ConnectionPool.from_url(
-            url, decode_responses=True, protocol=2, retry=Retry(NoBackoff(), 0), socket_connect_timeout=PATIENCE_S,
-            socket_timeout=None, client_name="switchyard", driver_info=None,  # it would look for its version on disk
+            url, decode_responses=True, encoding_errors="replace", protocol=2, retry=Retry(NoBackoff(), 0),
+            socket_connect_timeout=PATIENCE_S, socket_timeout=None, client_name="switchyard",
+            driver_info=None,  # it would look for its version on disk
         )  # fmt: skip
         self._budget_s = budget_s
         self._take_writes = take_writes

@@ -110,12 +110,16 @@ class Response:
         return await collector.done
 
     def pause(self) -> None:
-        """Stop taking bytes from the engine: the client is behind."""
+        """Stop taking bytes from the engine: the client is behind. Of no effect once all have come: the connection goes on."""
+        if self._ended:
+            return
         self._client_waits = True
         self._connection.pause()
 
     def resume(self) -> None:
         """Go on taking bytes."""
+        if self._ended:
+            return
         self._client_waits = False
         self._connection.resume()
 

@@ -47,7 +47,7 @@ def error_status(tail: bytes) -> int | None:
         return None
     try:
         found = _EVENT.decode(event_data(event))
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     error = found.error
     if error is None and found.type == "response.failed" and found.response is not None:

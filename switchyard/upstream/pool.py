@@ -49,6 +49,7 @@ class ConnectionPool:
         self._timeouts = timeouts
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
+        self._connecting = 0
 
     def reconfigure(self, timeouts: Timeouts, label: str) -> None:
         """Go on under other limits, and with another name in messages."""
@@ -56,8 +57,8 @@ class ConnectionPool:
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is on its way."""
-        return any(c.response is not None for c in self._all)
+        """Whether an answer is on its way, or a connection for one."""
+        return bool(self._connecting) or any(c.response is not None for c in self._all)
 
     async def send(self, request: bytes | list[bytes], fresh: bool = False) -> Response:
         """Send a request on a kept connection, or on a new one.
@@ -74,6 +75,7 @@ class ConnectionPool:
     async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
         connection = Connection(self, self.label, loop)
+        self._connecting += 1
         try:
             async with asyncio.timeout(self._timeouts.connect_s):
                 await loop.create_connection(lambda: connection, self._host, self._port)
@@ -83,6 +85,11 @@ class ConnectionPool:
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             raise ConnectFailed(Unreachable(f"{self.label} can't be reached: {reason}")) from None
+        except asyncio.CancelledError:
+            connection.abort()  # it may have come up in this very moment
+            raise
+        finally:
+            self._connecting -= 1
         self._all.add(connection)
         return connection
 

@@ -143,6 +143,6 @@ def is_usage_only(event: bytes) -> bool:
         return False
     try:
         found = _USAGE_EVENT.decode(event_data(event))
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return not found.choices and bytes(found.usage) != b"null"

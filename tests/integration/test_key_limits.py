@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from switchyard.config.load import Secrets
+from switchyard.pipeline import Pipeline
 
 from .client import PROTOCOLS, ask, error_of, eventually
 from .engine import HANG, Engine
@@ -92,3 +93,31 @@ def test_a_key_s_own_limit_and_a_change_while_it_runs(start: Start, engine: Engi
     assert [client.post(*ask("chat")).status for _ in range(4)] == [200, 200, 200, 429]
     gateway = start(Gateway(limited(engine, **given), keys=KEYS))
     assert [gateway.client("two").post(*ask("chat")).status for _ in range(5)] == [200] * 4 + [429]
+
+
+@pytest.mark.parametrize("kind", PROTOCOLS)
+@pytest.mark.parametrize("step", ["_identify", "_note_decision", "_note_signals", "_note_answer"])
+def test_a_fault_of_our_own_keeps_no_place_and_leaves_a_record(
+    start: Start, engine: Engine, monkeypatch: pytest.MonkeyPatch, kind: str, step: str
+) -> None:
+    gateway: Gateway = start(Gateway(limited(engine, default={"concurrent_requests": 1}), keys=KEYS))
+    client = gateway.client("one")
+
+    def fail(*args: Any, **given: Any) -> None:
+        raise ZeroDivisionError("a fault in the gateway")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Pipeline, step, fail)
+        failed = client.post(*ask(kind))
+    eventually(lambda: gateway.decisions("admin"))
+    record = gateway.record("admin")
+    assert any("a fault in the gateway" in found for found in gateway.expect_failures())
+    if step in {"_identify", "_note_decision"}:
+        assert (failed.status, failed.code) == (500, "internal_error")
+        error_of(kind, failed.json())
+        assert (record["status"], record["outcome"], record["error"]) == (500, "refused", "internal_error")
+    elif step == "_note_answer":
+        assert (record["status"], record["outcome"], record["error"]) == (200, "broken", "internal_error")
+    else:
+        assert (record["status"], record["outcome"]) == (200, "ok")
+    assert gateway.client("one").post(*ask(kind)).status == 200, "its place is free again"

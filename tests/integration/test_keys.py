@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from .client import PATHS, Client, Pairs, ask, error_of
 from .engine import Engine
 from .gateway import Gateway, policy, pool
 
+Start = Callable[..., Any]
 KINDS = pytest.mark.parametrize("kind", sorted(PATHS))
 GOOD, OTHER, ADMIN = "gw-SECRET1", "gw-SECRET2", "admin-SECRET"
 WAYS: list[Pairs] = [
@@ -138,3 +140,19 @@ def test_with_keys_but_no_admin_key_admin_is_closed_to_all(engines: tuple[Engine
         client = gateway.client()
         assert client.get("/admin/decisions").status == 401
         assert client.get("/admin/decisions", [("x-api-key", GOOD)]).status == 401
+
+
+def test_a_decision_is_the_one_that_this_key_would_get(start: Start, engine: Engine) -> None:
+    """Rules may look at the key, and each key has sessions of its own."""
+    rules = [{"when": {"api_key_name": "key-2"}, "use": "big"}]
+    route = {"rules": rules, "choose": [{"p_at_least": 0.5, "use": "small"}, {"use": "big"}], "otherwise": "small"}
+    shown = policy({"small": pool(engine), "big": pool(engine)}, {"auto": route}, api_keys_env="KEYS", admin_key_env="ADMIN")
+    gateway: Gateway = start(Gateway(shown, keys=Secrets((GOOD, OTHER), ADMIN, {})))
+    path, body = ask("chat", model="auto")
+    for key, expected in ((GOOD, "small"), (OTHER, "big")):
+        for more in ([], [("x-session-id", "s")]):
+            client = gateway.client(key)
+            found = client.post("/v1/decision", body, more).json()
+            assert found["pool"] == client.post(path, body, more).pool == expected
+            record = gateway.record(ADMIN)
+            assert found["session"] == {"key": record["session"], "source": record["session_source"]}

@@ -6,17 +6,23 @@ import asyncio
 import json
 import math
 import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from msgspec import structs
 
+from switchyard import app
+from switchyard.config.policy import Policy
 from switchyard.routing.classify.scorer import encode_weights, read_weights
+from switchyard.upstream.pool import SWEEP_S
 
 from .client import ask, eventually
-from .engine import Engine, sse, stream
+from .engine import Engine, Gate, reply, sse, stream
 from .gateway import Gateway, Json, Serve, policy, pool
 
 Start = Callable[..., Any]
@@ -80,6 +86,58 @@ def test_a_running_stream_ends_on_the_replica_that_is_gone(start: Start) -> None
     assert gateway.client().post(*ask("chat")).status == 200
     assert len(second.work) == 1
     assert connection.rest(begun).body == b"".join(content)
+
+
+def test_requests_that_wait_for_a_pool_that_is_gone_are_served_all_the_same(start: Start) -> None:
+    """One waits for a place, one for a judge; each keeps the policy that it began with."""
+    first, judge = start(Engine("m")), start(Engine("j"))
+    gate, verdict = Gate(), Gate()
+    first.play([gate, *reply({"n": 1})], reply({"n": 2}))
+    judge.play([verdict, *reply({}, 400)])  # it is asked once more, in another form
+    classify = [{"type": "model", "pool": "judge", "deadline_ms": 9000}]
+    route = {"classify": classify, "choose": [{"p_at_least": 0.5, "use": "big"}, {"use": "small"}], "otherwise": "small"}
+    small = pool(first, limits={"in_flight": 1})
+    pools = {"small": small, "big": pool("http://127.0.0.1:1"), "judge": pool(judge)}
+    gateway: Gateway = start(Gateway(policy(pools, {"auto": route})))
+    running = gateway.client().start(*ask("chat"))
+    first.wait_for()
+    queued, judged = gateway.client().start(*ask("chat")), gateway.client().start(*ask("chat", model="auto"))
+    eventually(lambda: gateway.metric("switchyard_queued", pool="small") == 1)
+    judge.wait_for()
+    answer = gateway.client().post("/admin/policy", policy({"other": small}))
+    assert "pool small is gone: what runs on it may end" in answer.json()["changes"]
+    time.sleep(3 * SWEEP_S)  # what is no longer used has been put away
+    gate.open()
+    verdict.open()
+    assert [each.answer().status for each in (running, queued, judged)] == [200, 200, 200]
+
+
+def test_the_policy_that_came_last_is_in_force(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the one before takes longer to be read."""
+    engine = start(Engine("m"))
+    gateway: Gateway = start(Gateway(routed([engine], 0.5)))
+    began, go_on = threading.Event(), threading.Event()
+    read = app.parse_policy
+
+    def slow(raw: bytes, file: str) -> Policy:
+        if b"0.61" in raw:
+            began.set()
+            assert go_on.wait(5)
+        return read(raw, file)
+
+    monkeypatch.setattr(app, "parse_policy", slow)
+    early, late = (
+        threading.Thread(target=gateway.client().post, args=("/admin/policy", routed([engine], p))) for p in (0.61, 0.62)
+    )
+    early.start()
+    assert began.wait(5)
+    late.start()
+    time.sleep(0.1)
+    go_on.set()
+    early.join(5)
+    late.join(5)
+    (first, *_) = gateway.inner.policy.routes["auto"].choose
+    assert first.p_at_least == 0.62
 
 
 def write_head(path: Path, constant: float) -> None:

@@ -59,7 +59,7 @@ class Gateway:
     def by_hand(self, label: str, action: str) -> None:
         replica = next(r for r in self.pool.replicas if r.label == label)
         act(self.pool, replica, action, asyncio.get_running_loop().time(), force=True)
-        self.fleet.tell_action("p", label, action, force=True)
+        self.fleet.tell_action("p", label, action)
 
 
 @pytest.fixture(autouse=True)
@@ -210,5 +210,65 @@ def test_notices_that_make_no_sense_are_said_and_passed_over(run, text, name):
         board.post("crew:crew", name, text)
         await talk(a)
         assert a.states == ["ready", "ready"]
+
+    run(it())
+
+
+def test_a_policy_by_hand_does_not_grow_old(run, monkeypatch):
+    """Whoever starts after a day, or after the store has lost everything, gets what the others have."""
+
+    async def it():
+        board = Board()
+        a, b = Gateway(board, "a", "crew"), Gateway(board, "b", "crew")
+        a.fleet.tell_policy(b"version: 1")
+        await talk(a, b)
+        posts = board.posts
+        await talk(a, b)
+        assert board.posts == posts, "not again and again"
+        board.notices.clear()
+        await talk(a, b)
+        restarted = Gateway(board, "c", "crew")
+        await talk(restarted)
+        assert restarted.policies == [b"version: 1"]
+        assert (a.policies, b.policies) == ([], [b"version: 1"]), "they have it already"
+        del board.notices["crew:crew:policy"]  # nobody has read it for long
+        monkeypatch.setattr(fleet_module, "RENEW_S", 0.0)
+        await talk(b)
+        late = Gateway(board, "d", "crew")
+        await talk(late)
+        assert late.policies == [b"version: 1"]
+
+    run(it())
+
+
+def test_the_file_read_again_is_the_end_of_a_policy_by_hand(run):
+    async def it():
+        board = Board()
+        a, b = Gateway(board, "a", "crew"), Gateway(board, "b", "crew")
+        a.fleet.tell_policy(b"version: 1")
+        await talk(a, b)
+        b.fleet.tell_policy(None)
+        await talk(a, b)
+        assert a.policies == [None]
+        board.notices.clear()
+        await talk(a, b)
+        late = Gateway(board, "c", "crew")
+        await talk(late)
+        assert late.policies == []
+
+    run(it())
+
+
+def test_what_was_done_by_hand_elsewhere_is_done_here_though_it_looks_like_the_last_one(run):
+    """Whoever did it was let, and takes the node away: what this gateway thinks of the others doesn't matter."""
+
+    async def it():
+        board = Board()
+        a, b = Gateway(board, "a"), Gateway(board, "b")
+        b.pool.replicas[1].mark("down")
+        act(a.pool, a.pool.replicas[0], "drain", asyncio.get_running_loop().time())
+        a.fleet.tell_action("p", "a", "drain")
+        await talk(a, b)
+        assert b.states == ["draining", "down"]
 
     run(it())

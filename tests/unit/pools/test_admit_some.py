@@ -37,6 +37,25 @@ def test_the_one_replica_that_can_serve_it(run):
     run(body())
 
 
+def test_the_one_replica_that_can_serve_it_is_waited_for_though_another_is_found_meanwhile(run):
+    async def body() -> None:
+        pool = pool_of(n=2, in_flight=1)
+        first, second = pool.listed
+        pool.list_replicas([first])
+        lease = await pool.admit("s", 1)
+        waiting = asyncio.create_task(pool.admit("s", 1, only="r0"))
+        anywhere = asyncio.create_task(pool.admit("t", 1))
+        await settle()
+        pool.list_replicas([first, second])
+        await settle()
+        assert not waiting.done()
+        assert (await anywhere).replica.label == "r1"
+        lease.release()
+        assert (await waiting).replica.label == "r0"
+
+    run(body())
+
+
 def test_a_waiter_does_not_get_the_replica_that_it_has_tried(run):
     async def body() -> None:
         pool = pool_of(n=2)

@@ -212,6 +212,9 @@ def test_structured_output(protocol, fields, structured):
         ("responses", {"reasoning": {"effort": "xhigh", "summary": "auto"}}, "xhigh"),
         ("responses", {"reasoning": {"effort": None}}, ""),
         ("messages", {"output_config": {"effort": "max"}, "thinking": {"type": "adaptive"}}, "max"),
+        ("chat", {"reasoning_effort": "my diary" * 1000}, "my diary" * 4),  # it is no place for texts
+        ("responses", {"reasoning": {"effort": "my diary" * 1000}}, "my diary" * 4),
+        ("messages", {"output_config": {"effort": "my diary" * 1000}}, "my diary" * 4),
         ("messages", {"thinking": {"type": "enabled", "budget_tokens": 1024}}, "high"),
         ("messages", {"thinking": {"type": "adaptive"}}, "medium"),
         ("messages", {"thinking": {"type": "disabled"}}, "none"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from redis_server import RedisServer
 
 from switchyard.config.policy import KeyLimits
+from switchyard.routing.session import Pin
 from switchyard.state.base import Claim, Refusal
 from switchyard.state.memory import Ledger
 from switchyard.state.redis import RedisStore
@@ -464,3 +465,24 @@ def test_whatever_happens_to_redis_no_place_stays_taken(run):
 
     with RedisServer() as server:
         run(it(server))
+
+
+def test_what_is_no_text_of_ours_in_redis_stops_nobody(run, redis):
+    async def it():
+        async with stores(redis) as (store,):
+            store.remember("s", "pin:r", "small\t1\t0\t")
+            await store.flush()
+            (key,) = await asyncio.to_thread(redis.command, "KEYS", "*")
+            await asyncio.to_thread(redis.command, "HSET", key, "pin:r", b"\xff\xfe")
+            known = await store.arrive(None, "s", None)
+            assert known.session == {"pin:r": "\ufffd\ufffd"}
+            assert Pin.from_text(known.session["pin:r"]) is None
+            assert (await store.arrive(None, "s", None)).session == known.session
+            assert store.link.up
+
+    run(it())
+
+
+@pytest.mark.parametrize("told", ["", "a", "a\t1\t0", "a\tone\t0\t", "a\t-1\t0\t", f"a\t1{'0' * 5000}\t0\t", "a\t\u00b2\t0\t"])
+def test_a_pin_that_makes_no_sense_is_none(told):
+    assert Pin.from_text(told) is None

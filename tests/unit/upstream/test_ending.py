@@ -25,6 +25,7 @@ WELL = {
     "responses with an empty error": s.event(b"response.completed", b'"response":{"status":"completed","error":null}'),
     "text about an error": s.chat(rb'"content":"{\"error\": {\"code\": 500}}"') + s.DONE,
     "an error before the last event": CHAT + TEXT + s.DONE,
+    "nested beyond all sense": b'data: {"x":%b,"error":null}\n\n' % (b"[" * 50_000 + b"]" * 50_000),
     "no stream": b'{"error": {"code": 500}}',
     "half an event": b'data: {"error": {"code": 500',
     "nothing": b"",

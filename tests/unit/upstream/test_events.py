@@ -126,6 +126,7 @@ USAGE = b'{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}'
         (s.DONE, False),
         (s.COMMENT, False),
         (b'data: {"usage":', False),
+        (b'data: {"x":%b,"usage":{}}\n\n' % (b"[" * 50_000 + b"]" * 50_000), False),
         (b'data: {"usage":\xff}\n\n', False),
         (b'data: {"error":{"message":"usage"}}\n\n', False),
         (b"", False),
