@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from ipaddress import ip_address
 
 
 class Keys:
@@ -39,11 +40,32 @@ class Keys:
                     found = name
         return found
 
+    @property
+    def admin_open(self) -> bool:
+        """Whether /admin wants no key."""
+        return self._admin is None and self.open
+
     def admits_admin(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether a request may use /admin: by the admin key, or on an open gateway without one."""
         if self._admin is None:
-            return self.open
+            return self.admin_open
         return any(hmac.compare_digest(sha256(c).digest(), self._admin) for c in _credentials(headers))
+
+
+def names_an_address(host: str) -> bool:
+    """Whether a Host header is an IP address or localhost, with or without a port.
+
+    A web page can let its own name point to this machine (DNS rebinding), and is then of the same origin; so its requests
+    have that name.
+    """
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
+    if name.lower() == "localhost":
+        return True
+    try:
+        ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _credentials(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:

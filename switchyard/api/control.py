@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from switchyard import __version__
-from switchyard.api.auth import Keys
+from switchyard.api.auth import Keys, names_an_address
 from switchyard.api.endpoints import ENDPOINTS
 from switchyard.api.envelope import error_body
 from switchyard.api.exchange import sane_id
@@ -92,6 +92,10 @@ def make_control(
     def need_admin(request: Request) -> None:
         if "origin" in request.headers:  # a web page in somebody's browser can reach loopback, too
             raise Forbidden("/admin takes no requests from web pages")
+        if keys.admin_open and not names_an_address(request.headers.get("host", "")):
+            raise Forbidden(
+                "/admin without a key is asked by an address or localhost, not by a name; or set server.admin_key_env"
+            )
         if not keys.admits_admin(request.headers.raw):
             raise Unauthorized("the admin key is needed here (server.admin_key_env)")
 

@@ -257,7 +257,7 @@ def request_bytes(path: str, body: Any = None, headers: Pairs = (), *, method: s
     pairs = list(headers)
     names = {name.lower() for name, _ in pairs}
     lines = [f"{method} {path} HTTP/{version}"]
-    lines += ["host: gateway.test"] if "host" not in names else []
+    lines += ["host: localhost"] if "host" not in names else []
     lines += ["content-type: application/json"] if body is not None and "content-type" not in names else []
     if body is not None and not names & {"content-length", "transfer-encoding"}:
         lines.append(f"content-length: {len(data)}")

@@ -335,6 +335,8 @@ def test_a_limit_that_is_no_number(client: Client) -> None:
 
 def test_pages_of_a_browser_get_nothing_from_admin(client: Client) -> None:
     assert client.get("/admin/decisions", [("origin", "http://evil.example")]).status == 403
+    assert client.get("/admin/decisions", [("host", "evil.example:4000")]).status == 403
+    assert client.get("/admin/decisions", [("host", "127.0.0.1:4000")]).status == 200
 
 
 def test_the_reference_pages(client: Client) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from switchyard.api.auth import Keys
+from switchyard.api.auth import Keys, names_an_address
 
 KEYS = Keys(["anna-key", "ben-key"], "root-key")
 
@@ -67,3 +67,21 @@ def test_who_may_use_admin(keys, headers, admitted):
 
 def test_no_key_is_kept_or_shown():
     assert "anna-key" not in str(vars(KEYS)) + repr(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1:4000", True), ("127.0.0.1", True), ("localhost:4000", True), ("LOCALHOST", True), ("[::1]:4000", True),
+        ("[::1]", True), ("10.0.0.9:80", True), ("evil.example", False), ("evil.example:4000", False), ("", False),
+        ("localhost.evil.example", False), ("127.0.0.1.evil.example:4000", False), (":4000", False),
+    ],
+)  # fmt: skip
+def test_what_a_host_header_names(host, address):
+    assert names_an_address(host) is address
+
+
+def test_admin_is_open_on_a_gateway_without_any_key():
+    assert Keys([], None).admin_open
+    assert not Keys(["k"], None).admin_open
+    assert not Keys([], "root").admin_open
