@@ -46,6 +46,22 @@ def set_value(text: str, path: KeyPath, value: Value) -> str:
     return edited
 
 
+def block_lines(text: str, key: str) -> tuple[int, int]:
+    """The lines of a top-level key and all that belongs to it: the first, and the one after the last, counted from 0.
+
+    Raises:
+        CannotEdit: the key is not there, or shares its lines with others.
+    """
+    top = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(top, yaml.MappingNode) or top.flow_style or top.start_mark.column:
+        raise CannotEdit(f"keys at the top have to stand at the beginnings of lines, so that {key} can be replaced")
+    for name, value in top.value:
+        if name.value == key:
+            end = value.end_mark
+            return name.start_mark.line, min(end.line + (end.column > 0), len(text.splitlines()))
+    raise CannotEdit(f"there is no {key} in the file")
+
+
 def _find(text: str, path: KeyPath) -> Any:
     node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     for step in path:
