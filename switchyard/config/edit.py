@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import yaml
@@ -128,13 +129,12 @@ def _flow(value: Value) -> str:
         return value if plain else json.dumps(value, ensure_ascii=False)
     if isinstance(value, Sequence):
         return "[" + ", ".join(map(_flow, value)) + "]"
-    return str(value) if isinstance(value, int) else _decimal(value)
+    return str(value) if isinstance(value, int) else decimal_text(value)
 
 
-def _decimal(value: float) -> str:
-    """Without an exponent, which policies don't allow."""
-    text = f"{value:.6f}".rstrip("0")
-    return text + "0" if text.endswith(".") else text
+def decimal_text(value: float) -> str:
+    """The number itself, without an exponent, which policies don't allow."""
+    return f"{Decimal(repr(value)):f}"
 
 
 def _compare(before: str, after: str, path: KeyPath, value: Value) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from typing import Any
+
+from switchyard.config.edit import decimal_text
 
 _PLAIN = re.compile(r"(--)?(?!\.[0-9])[A-Za-z_/.][A-Za-z0-9_./@+=-]*(:[A-Za-z0-9_./@+-]+)*|[0-9]+(\.[0-9]+){3}|[0-9]+[smh]")
 _WORDS = re.compile(r"y|n|yes|no|on|off|true|false|null|~|\.inf|\.nan|\.+", re.IGNORECASE)
@@ -34,8 +35,7 @@ def flow(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     if isinstance(value, float):
-        plain = f"{Decimal(repr(value)):f}"
-        return plain.removesuffix(".0") if value else "0"
+        return decimal_text(value).removesuffix(".0")
     if isinstance(value, int):
         return str(value)
     text = str(value)
