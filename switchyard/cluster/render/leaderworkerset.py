@@ -69,6 +69,9 @@ def labels_script(source: Source) -> str:
     lines = ["#!/bin/sh", comment(source.header("Which node belongs to which replica. Run once, and after a change.")).rstrip()]
     lines.append("set -eu")
     for pool in source.cluster.pools:
+        used = {node for replica in source.layout.of(pool) for node in replica.nodes}
+        if free := [node.name for node in source.cluster.nodes if node.name not in used]:  # moved away, or lent
+            lines.append(f"kubectl label node {' '.join(free)} {node_label(pool)}-")
         for replica in source.layout.of(pool):
             nodes = " ".join(replica.nodes)
             lines.append(f"kubectl label node --overwrite {nodes} {node_label(pool)}={replica.name}")

@@ -268,7 +268,9 @@ def test_kubernetes_ranks_find_their_place_when_they_run():
     watch = "exec python3 /etc/switchyard/run_rank.py http://127.0.0.1:8000 org/big "
     assert leader.startswith(f'. /etc/switchyard/"$NODE_NAME".sh && {watch}')
     assert lws["metadata"]["annotations"]["leaderworkerset.sigs.k8s.io/exclusive-topology"] == "switchyard/big"
-    assert "kubectl label node --overwrite s1 s2 switchyard/big=big-1" in render("leaderworkerset", source)["labels.sh"]
+    labels = render("leaderworkerset", source)["labels.sh"].splitlines()
+    assert labels.index("kubectl label node --overwrite s1 s2 switchyard/big=big-1") > 0
+    assert "kubectl label node s3 s4 switchyard/big-" in labels  # what an earlier placement left: no rank may land there
 
 
 def test_a_pool_s_own_variables_win_on_every_target():
