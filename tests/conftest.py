@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
+from redis_server import RedisServer
 
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, T]], T]
@@ -30,6 +31,20 @@ def run() -> Run[Any]:
             return asyncio.run(coroutine)
 
     return run_it
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[RedisServer]:
+    """A real Redis for the tests of a file."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> RedisServer:
+    """The same, empty."""
+    redis_server.command("FLUSHALL")
+    return redis_server
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 from statistics import median
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from switchyard.bench.figures import Row, Timing, summarise
+from switchyard.upstream.sse import EventSplitter, event_data
 
 WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state", "family")
 TOKENS_A_WORD = 1.3
@@ -107,14 +108,12 @@ class Bench:
             if answer.status_code != 200:
                 text = (await answer.aread()).decode(errors="replace")
                 raise BenchFailed(f"status {answer.status_code}: {text[:300]}")
-            async for line in answer.aiter_lines():
-                if not line.startswith("data: ") or line == "data: [DONE]":
-                    continue
+            async for data in _events(answer):
                 now_s = time.monotonic()
                 first_s = first_s or now_s
-                event = _parse(line[6:])
+                event = _parse(data)
                 usage = event.get("usage") or usage
-                delta = event["choices"][0].get("delta", {}) if event.get("choices") else {}
+                delta = (event["choices"][0].get("delta") or {}) if event.get("choices") else {}
                 if delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"):
                     first_token_s = first_token_s or now_s
                     last_token_s = now_s
@@ -127,13 +126,22 @@ class Bench:
         return Timing(sent_s, first_s, first_token_s, last_token_s, prompt, tokens, tokens / texts)
 
 
-def _parse(text: str) -> dict[str, Any]:
+async def _events(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """The data of each event. httpx's own lines also end at U+2028 and the like, which stand in texts of models."""
+    splitter = EventSplitter()
+    async for piece in answer.aiter_bytes():
+        for event in splitter.feed(piece):
+            if (data := event_data(event)) not in {b"", b"[DONE]"}:
+                yield data
+
+
+def _parse(data: bytes) -> dict[str, Any]:
     try:
-        event = json.loads(text)
+        event = json.loads(data)
     except ValueError:
         event = None
     if not isinstance(event, dict):
-        raise BenchFailed(f"an event that is no JSON object: {text[:100]}")
+        raise BenchFailed(f"an event that is no JSON object: {data[:100].decode(errors='replace')}")
     if "error" in event:
         raise BenchFailed(f"an error in the stream: {str(event['error'])[:300]}")
     return event

@@ -14,7 +14,7 @@ from itertools import accumulate
 from random import Random
 
 from switchyard.calibration.labels import Graded
-from switchyard.evals.stats import LEVEL, Interval
+from switchyard.evals.stats import Interval, percentile_interval
 
 GRID = tuple(i / 20 for i in range(21))
 RESAMPLES = 1_000
@@ -109,11 +109,11 @@ def draw_curve(rows: Sequence[Graded], seed: int = 0, resamples: int | None = No
     ends = [i + 1 for i, row in enumerate(scored) if i + 1 == len(scored) or scored[i + 1].p != row.p]
     line = _trace(scored, ends, [1] * len(scored))
     drawn = list(_draw(scored, ends, seed, resamples))
-    points = [Point(share, line.at(share), _interval([d.at(share) for d in drawn])) for share in GRID]
+    points = [Point(share, line.at(share), percentile_interval(d.at(share) for d in drawn)) for share in GRID]
     small, big = line.qualities[0], line.qualities[-1]
     apgr = 0.5 + line.advantage / (big - small) if big > small else None
     return Curve(
-        len(scored), small, big, tuple(points), line.advantage, _interval([d.advantage for d in drawn]), apgr,
+        len(scored), small, big, tuple(points), line.advantage, percentile_interval(d.advantage for d in drawn), apgr,
     )  # fmt: skip
 
 
@@ -133,9 +133,3 @@ def _draw(scored: Sequence[Graded], ends: Sequence[int], seed: int, resamples: i
     for _ in range(resamples):
         counts = Counter(random.choices(everyone, k=len(scored)))
         yield _trace(scored, ends, [counts[i] for i in everyone])
-
-
-def _interval(values: list[float]) -> Interval:
-    values.sort()
-    cut, last = (1 - LEVEL) / 2, len(values) - 1
-    return Interval(values[int(cut * last)], values[-1 - int(cut * last)])

@@ -202,7 +202,7 @@ async def _gateway(given: argparse.Namespace, policy: Policy | None, folder: Fol
     from switchyard.evals.gateway import Gateway, started
 
     if policy is not None:
-        own: contextlib.AbstractAsyncContextManager[Gateway] = started(policy, folder.path)
+        own: contextlib.AbstractAsyncContextManager[Gateway] = started(policy, folder.path, Path(given.policy).parent)
         async with own as gateway:
             yield gateway
         return

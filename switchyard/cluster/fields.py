@@ -22,11 +22,16 @@ VISIBLE_GIB = {128.0: 121.7}
 VISIBLE_SHARE = 0.95
 """Of other sizes so much is assumed to be visible, and the size to be decimal."""
 
+TAKEN = frozenset({"gateway", "namespace", "node", "policy", "redis"})
+"""Renderers write files of these names beside those that are named after pools."""
+
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_POOL = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 _ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9A-Fa-f:]+:[0-9A-Fa-f:.]*")
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 _PATH = re.compile(r"[A-Za-z0-9._/~-][A-Za-z0-9._/@+=,~-]*")
+_DIRECTORY = re.compile(r"/[A-Za-z0-9._/@+=,~-]*")
 _FLAG = re.compile(r"[a-z][a-z0-9_]*")
 _VALUE = re.compile(r"[^\x00-\x1f\x7f]*")
 
@@ -40,6 +45,15 @@ def _pattern(pattern: re.Pattern[str], what: str) -> AfterValidator:
     return AfterValidator(fits)
 
 
+def _not_taken(value: str) -> str:
+    if value in TAKEN:
+        names = ", ".join(sorted(TAKEN))
+        raise PydanticCustomError(
+            "taken", "{name} is a name of files that are rendered; so are {names}", {"name": value, "names": names}
+        )
+    return value
+
+
 def _moment(value: str) -> str:
     try:
         moment = datetime.fromisoformat(value)
@@ -51,10 +65,16 @@ def _moment(value: str) -> str:
 
 
 Label = Annotated[str, _pattern(_LABEL, "a name of small letters, digits and -, at most 40,")]
+PoolName = Annotated[
+    str,
+    _pattern(_POOL, "a name of small letters, digits and -, a letter first, at most 40 (it names Services, too),"),
+    AfterValidator(_not_taken),
+]
 Address = Annotated[str, _pattern(_ADDRESS, "an IP address or a host name")]
 Interface = Annotated[str, _pattern(_INTERFACE, "the name of an interface, like enp1s0f1np1,")]
 Image = Annotated[str, _pattern(_REFERENCE, "an image, like registry/name:tag or name@sha256:...,")]
 PathText = Annotated[str, _pattern(_PATH, "a path without spaces and quotes")]
+Directory = Annotated[str, _pattern(_DIRECTORY, "a path from the root, like /srv/models, without spaces and quotes,")]
 ModelName = Annotated[str, _pattern(_REFERENCE, "the name of a model, like openbmb/MiniCPM5-2B,")]
 Resource = Annotated[str, _pattern(_REFERENCE, "the name of a resource, like nvidia.com/gpu,")]
 Line = Annotated[str, _pattern(_VALUE, "one line of text")]

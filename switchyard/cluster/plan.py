@@ -260,17 +260,22 @@ def _alone_on_gpus(cluster: Cluster, replicas: Mapping[str, int]) -> bool:
 
 
 def _splits(cluster: Cluster, shares: Mapping[str, float], rates: Mapping[str, float]) -> Iterator[Split]:
-    """Every way to give all GPUs to two pools, the best for the mix first; none where a rate isn't known."""
+    """Every way to give all GPUs to two pools, the best for the mix first; none where a rate isn't known.
+
+    Each pool keeps its `min_replicas`, those without a share of the mix, too.
+    """
     used = [name for name in cluster.pools if shares[name] > 0]
     if len(used) != 2 or any(name not in rates for name in used):
         return
     first, second = used
-    gpus = sum(node.gpus for node in cluster.nodes if node.state == "active")
+    width = {name: pool.tensor_parallel for name, pool in cluster.pools.items()}
+    least = {name: max(pool.min_replicas, name in used) for name, pool in cluster.pools.items()}
+    idle = {name: count for name, count in least.items() if name not in used and count}
+    gpus = sum(node.gpus for node in cluster.nodes if node.state == "active") - sum(idle[n] * width[n] for n in idle)
     found = []
-    for count in range(1, gpus // cluster.pools[first].tensor_parallel + 1):
-        left = gpus - count * cluster.pools[first].tensor_parallel
-        replicas = {first: count, second: left // cluster.pools[second].tensor_parallel}
-        if replicas[second] > 0 and _alone_on_gpus(cluster, replicas):
+    for count in range(least[first], gpus // width[first] + 1):
+        replicas = {first: count, second: (gpus - count * width[first]) // width[second], **idle}
+        if replicas[second] >= least[second] and _alone_on_gpus(cluster, replicas):
             total = routed_requests_s(shares, replicas, rates)
             found.append(Split(replicas, total, limiting_pool(shares, replicas, rates)))
     yield from sorted(found, key=lambda split: -split.requests_s)

@@ -19,6 +19,7 @@ from switchyard.cluster.fields import (
     VISIBLE_GIB,
     VISIBLE_SHARE,
     Address,
+    Directory,
     Flag,
     FlagName,
     Format,
@@ -31,6 +32,7 @@ from switchyard.cluster.fields import (
     Moment,
     NodeState,
     PathText,
+    PoolName,
     Port,
     Rate,
     Resource,
@@ -74,7 +76,7 @@ class Hardware(Block):
     """Network interface on the fabric. It may differ between machines: it follows from the port the cable is in."""
     hca: Listed[Interface] = ()
     """RDMA devices of that port, as `ibdev2netdev` lists them; a Spark's port has two, and needs both for 200 Gb/s."""
-    models_dir: PathText = "/srv/models"
+    models_dir: Directory = "/srv/models"
     """Directory on the machine with the checkpoints; engines see it as /models, read-only, and as their model hub cache."""
 
     @property
@@ -277,7 +279,7 @@ class Cluster(Block):
     """What holds for each node that doesn't say otherwise."""
     nodes: Annotated[Listed[Node], Field(min_length=1)]
     """The machines. Read, each has the defaults filled in."""
-    pools: Annotated[dict[Label, Pool], Field(min_length=1)]
+    pools: Annotated[dict[PoolName, Pool], Field(min_length=1)]
     """What runs on them. The gateway's pools get the same names."""
     gateway: Gateway = Gateway()
     """Where Switchyard itself runs."""
@@ -291,12 +293,7 @@ class Cluster(Block):
         if defaults is None:  # wrong itself, and reported
             return nodes
         missing = [defaults.model_dump(include=defaults.model_fields_set - n.model_fields_set) for n in nodes]
-        filled = tuple(n.model_copy(update=update) for n, update in zip(nodes, missing, strict=True))
-        for node in filled:
-            if node.gpu_ids and len(node.gpu_ids) != node.gpus:
-                numbers = {"n": node.name, "gpus": node.gpus, "ids": len(node.gpu_ids)}
-                raise PydanticCustomError("gpus", "{n} has {gpus} GPUs, and gpu_ids names {ids}", numbers)
-        return filled
+        return tuple(n.model_copy(update=update) for n, update in zip(nodes, missing, strict=True))
 
     def node(self, name: str) -> Node:
         """The node of this name.
@@ -315,7 +312,7 @@ class ClusterError(FileError):
 
 
 def find_dangling(document: dict[str, Any]) -> Iterator[Finding]:
-    """Yield every node that is named and not there, and every name or address given twice; works on the plain data."""
+    """Yield nodes that are named and not there, names, addresses and GPUs given twice; works on the plain data."""
     entries = [e if isinstance(e, dict) else {} for e in _list(document.get("nodes"))]
     names = [e["name"] for e in entries if isinstance(e.get("name"), str)]
     for key in ("name", "mgmt", "fabric"):
@@ -331,6 +328,13 @@ def find_dangling(document: dict[str, Any]) -> Iterator[Finding]:
                     continue  # one machine, whose GPUs differ
                 hint += "; of one machine with several kinds of GPUs, each says which are its own: gpu_ids"
             yield ("nodes", i, key), f"nodes[{seen[value]}] has {value} already", hint
+    everywhere = _dict(document.get("node_defaults")).get("gpus", 1)
+    for i, entry in enumerate(entries):
+        ids, gpus = _list(entry.get("gpu_ids")), entry.get("gpus", everywhere)
+        if len(set(map(str, ids))) < len(ids):
+            yield ("nodes", i, "gpu_ids"), "a GPU is named twice", ""
+        elif ids and isinstance(gpus, int) and len(ids) != gpus:
+            yield ("nodes", i, "gpu_ids"), f"{entry.get('name')} has {gpus} GPUs, and gpu_ids names {len(ids)}", "all of them"
     for pool, block in _dict(document.get("pools")).items():
         for i, group in enumerate(_list(_dict(block).get("placement"))):
             for j, name in enumerate(_list(group)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import yaml
@@ -44,6 +45,22 @@ def set_value(text: str, path: KeyPath, value: Value) -> str:
     edited = _replace(text, parent, there, path, value) if there is not None else _add(text, parent, str(key), value)
     _compare(text, edited, path, value)
     return edited
+
+
+def block_lines(text: str, key: str) -> tuple[int, int]:
+    """The lines of a top-level key and all that belongs to it: the first, and the one after the last, counted from 0.
+
+    Raises:
+        CannotEdit: the key is not there, or shares its lines with others.
+    """
+    top = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(top, yaml.MappingNode) or top.flow_style or top.start_mark.column:
+        raise CannotEdit(f"keys at the top have to stand at the beginnings of lines, so that {key} can be replaced")
+    for name, value in top.value:
+        if name.value == key:
+            end = value.end_mark
+            return name.start_mark.line, min(end.line + (end.column > 0), len(text.splitlines()))
+    raise CannotEdit(f"there is no {key} in the file")
 
 
 def _find(text: str, path: KeyPath) -> Any:
@@ -112,13 +129,12 @@ def _flow(value: Value) -> str:
         return value if plain else json.dumps(value, ensure_ascii=False)
     if isinstance(value, Sequence):
         return "[" + ", ".join(map(_flow, value)) + "]"
-    return str(value) if isinstance(value, int) else _decimal(value)
+    return str(value) if isinstance(value, int) else decimal_text(value)
 
 
-def _decimal(value: float) -> str:
-    """Without an exponent, which policies don't allow."""
-    text = f"{value:.6f}".rstrip("0")
-    return text + "0" if text.endswith(".") else text
+def decimal_text(value: float) -> str:
+    """The number itself, without an exponent, which policies don't allow."""
+    return f"{Decimal(repr(value)):f}"
 
 
 def _compare(before: str, after: str, path: KeyPath, value: Value) -> None:

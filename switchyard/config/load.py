@@ -184,6 +184,13 @@ def read_strictly(raw: bytes, file: str) -> tuple[dict[str, Any], Mapping[KeyPat
     return data if isinstance(data, dict) else {}, document.places, document.sorted_problems()
 
 
+def required_variables(raw: bytes) -> tuple[str, ...]:
+    """The variables that values of a file take from the environment as `${NAME}`, without a default."""
+    document = _Document("", {}, _POLICY)
+    document.read(raw)
+    return tuple(dict.fromkeys(document.required))
+
+
 def read_secrets(policy: Policy, file: str, environment: Mapping[str, str] = os.environ) -> Secrets:
     """Fetch the keys that a policy names.
 
@@ -228,6 +235,7 @@ class _Document:
         self._form = form
         self.places: dict[KeyPath, tuple[int, int]] = {(): (1, 1)}
         self.problems: list[Problem] = []
+        self.required: list[str] = []
         self._nodes = 0
 
     def read(self, raw: bytes) -> Any:
@@ -333,6 +341,8 @@ class _Document:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 self.add(path, f"${{{name}}} is no variable", "write ${NAME} or ${NAME:-default}")
                 return ""
+            if default is None:
+                self.required.append(name)
             found = self._environment.get(name)
             if not found and default is not None:
                 return default

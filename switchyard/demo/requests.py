@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 
+from switchyard.upstream.sse import EventSplitter, event_data
+
 ANSWER_TOKENS = 24
 _HARD = (
     "Design a distributed rate limiter for a multi-region deployment and prove that its algorithm never admits more than the "
@@ -104,8 +106,9 @@ async def send(client: httpx.AsyncClient, ask: Ask) -> Shown:
     text = ""
     async with client.stream("POST", ask.path, json=ask.body, headers=ask.headers) as answer:
         if answer.status_code == 200 and stream:
-            async for line in answer.aiter_lines():
-                piece = read_piece(line)
+            events = EventSplitter()
+            async for received in answer.aiter_bytes():
+                piece = "".join(map(read_piece, events.feed(received)))
                 if piece and first_token_ms is None:
                     first_token_ms = (time.perf_counter() - began) * 1000
                 text += piece
@@ -119,12 +122,10 @@ async def send(client: httpx.AsyncClient, ask: Ask) -> Shown:
     )  # fmt: skip
 
 
-def read_piece(line: str) -> str:
-    """The text in one line of an event stream of any of the protocols."""
-    if not line.startswith("data:") or line[5:].strip() == "[DONE]":
-        return ""
+def read_piece(event_: bytes) -> str:
+    """The text in one event of any of the protocols."""
     try:
-        event = json.loads(line[5:])
+        event = json.loads(event_data(event_))
     except ValueError:
         return ""
     if event.get("type") == "response.output_text.delta":

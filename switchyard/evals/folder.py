@@ -124,20 +124,24 @@ class Folder:
         return run
 
     def keep(self, trial: Finished, raw: dict[str, Any]) -> None:
-        """Keep a finished trial for good: first its raw log, then its line."""
+        """Keep a finished trial for good: first its raw log, then its line.
+
+        A lone surrogate, which JSON may hold and UTF-8 may not, becomes a question mark: no answer of a model ends a run.
+        """
+        line = json.dumps(msgspec.to_builtins(trial), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         name = f"{trial.case.replace('/', '%2F')}.{trial.trial}.json.gz"
         file = self.path / "raw" / trial.arm / name
         file.parent.mkdir(parents=True, exist_ok=True)
         _write(file, gzip.compress(json.dumps(raw, default=str).encode(), compresslevel=5, mtime=0))
         with (self.path / "cases.jsonl").open("ab") as lines:
-            lines.write(msgspec.json.encode(trial) + b"\n")
+            lines.write(line + b"\n")
             lines.flush()
             os.fsync(lines.fileno())
-        self.finished.append(trial)
+        self.finished.append(msgspec.json.decode(line, type=Finished))
 
     def write(self, name: str, text: str) -> Path:
         """Write a report."""
-        _write(self.path / name, text.encode())
+        _write(self.path / name, text.encode("utf-8", "replace"))
         return self.path / name
 
 

@@ -135,7 +135,9 @@ def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise BadSuite(f"can't read {file}: {error.strerror}") from None
-    for number, line in enumerate(text.splitlines(), 1):
+    except UnicodeDecodeError as error:
+        raise BadSuite(f"{file} is no UTF-8: {error}") from None
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:

@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 
 from switchyard.config.policy import Policy
+from switchyard.config.sources import file_path
 
 START_LIMIT_S = 30.0
 READY_LIMIT_S = 60.0  # of a gateway that was just started: its engines may still load
@@ -165,8 +166,13 @@ class Gateway:
 
 
 @asynccontextmanager
-async def started(policy: Policy, folder: Path) -> AsyncIterator[Gateway]:
+async def started(policy: Policy, folder: Path, home: Path) -> AsyncIterator[Gateway]:
     """Run `switchyard serve` with this policy while the context lasts; its log and decisions go into the folder.
+
+    Args:
+        policy: of the gateway.
+        folder: of the run.
+        home: where the policy's file is; the paths of its replica files begin there.
 
     Raises:
         CouldNotRun: it doesn't start.
@@ -174,7 +180,7 @@ async def started(policy: Policy, folder: Path) -> AsyncIterator[Gateway]:
     api_key, admin_key = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     file, log = folder / "gateway.yaml", folder / "gateway.log"
     # JSON is YAML; without descriptions, and with its secrets only as names of variables.
-    file.write_text(json.dumps(_served(policy, folder), indent=1))
+    file.write_text(json.dumps(served(policy, folder, home), indent=1))
     began = log.stat().st_size if log.exists() else 0
     command = [sys.executable, "-m", "switchyard", "serve", str(file), "--host", "127.0.0.1", "--port", "0"]
     with log.open("ab") as out:
@@ -196,14 +202,17 @@ async def started(policy: Policy, folder: Path) -> AsyncIterator[Gateway]:
         await _stop(process)
 
 
-def _served(policy: Policy, folder: Path) -> dict[str, Any]:
-    """The policy as it is served: all as its author wrote it, but for `server`."""
+def served(policy: Policy, folder: Path, home: Path) -> dict[str, Any]:
+    """The policy as it is served from the run's folder: all as its author wrote it, but for `server`; see `started`."""
     written = policy.model_dump(mode="json", by_alias=True, exclude_unset=True)
     kept = {k: v for k, v in written.get("server", {}).items() if k in {"max_body_mb", "session_ttl_s", "log_prompts"}}
     own = {
         "api_keys_env": _KEYS, "admin_key_env": _ADMIN_KEY, "decision_log": str((folder / "decisions.jsonl").resolve()),
         "drain_s": 1,
     }  # fmt: skip
+    for name, pool in policy.pools.items():
+        if pool.source is not None and pool.source.startswith("file://"):
+            written["pools"][name]["replicas"] = f"file://{file_path(pool.source, home.resolve())}"
     return {**written, "server": {**kept, **own}}
 
 

@@ -41,7 +41,7 @@ class Prompts:
         self.version = hashlib.sha256(raw).hexdigest()[:16]
         self._lines: dict[str, tuple[dict[str, Any], Grader]] = {}
         cases: list[Case] = []
-        for number, written in enumerate(text.splitlines(), 1):
+        for number, written in enumerate(text.split("\n"), 1):
             if written.strip():
                 line = _read(written, f"{path}:{number}")
                 cases.append(Case(line["id"], str(line.get("category", "prompts"))))

@@ -8,7 +8,7 @@ from an interval is `verdict`'s business.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import NormalDist
@@ -152,14 +152,14 @@ def mean_interval(differences: Sequence[float], level: float = LEVEL, seed: int 
     padded = [*differences, 1.0, -1.0]
     draw = Random(seed).choices
     size = len(padded)
-    return _percentiles([sum(draw(padded, k=size)) / size for _ in range(resamples)], level)
+    return percentile_interval([sum(draw(padded, k=size)) / size for _ in range(resamples)], level)
 
 
-def _percentiles(values: list[float], level: float) -> Interval:
-    values.sort()
-    cut = (1 - level) / 2
-    last = len(values) - 1
-    return Interval(values[math.floor(cut * last)], values[math.ceil((1 - cut) * last)])
+def percentile_interval(values: Iterable[float], level: float = LEVEL) -> Interval:
+    """The interval between percentiles of resampled values, as wide as two of them allow. At least one value."""
+    ordered = sorted(values)
+    cut = math.floor((1 - level) / 2 * (len(ordered) - 1))
+    return Interval(ordered[cut], ordered[-1 - cut])
 
 
 # ---- several tests, and how many cases ----

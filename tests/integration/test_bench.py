@@ -57,6 +57,18 @@ def test_who_lists_no_models(run: Callable[..., Any], engine: Engine) -> None:
         run(measure(f"http://127.0.0.1:{engine.port}", "", None, 100, 5, [1], 1, quiet))
 
 
+def test_texts_with_what_python_takes_for_an_end_of_a_line(run: Callable[..., Any], engine: Engine) -> None:
+    """Engines don't escape U+2028; it ends no line of an event stream."""
+    usage = {"prompt_tokens": 100, "completion_tokens": 4}
+    pieces = [{"choices": [{"delta": {"content": text}}]} for text in ("a", "\u2028", "\x85b", "c")]
+    events = [*pieces, {"choices": [{"delta": None}], "usage": usage}]
+    body = "".join(f"data: {json.dumps(e, ensure_ascii=False)}\n\n" for e in events).encode()
+    engine.play(stream(body))
+    _, (row,) = run(measure(f"http://127.0.0.1:{engine.port}", "", "m", 100, 5, [1], 1, quiet))
+    assert row.failed == 0
+    assert row.answer_tokens == 4
+
+
 @pytest.mark.parametrize(
     ("answer", "match"),
     [

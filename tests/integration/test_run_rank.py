@@ -34,10 +34,15 @@ class Engine(http.server.BaseHTTPRequestHandler):
             log.write(asked + b" " + self.headers.get("authorization", "-").encode() + b"\\n")
         if mode.read_text() == "good":
             self.answer(b"{}")
+        elif mode.read_text() == "garbled":
+            self.wfile.write(b"no HTTP\\r\\n")
         else:
             time.sleep(30)
 
     def do_GET(self):
+        if mode.read_text() == "garbled":
+            self.wfile.write(b"HTTP/1.0 200 OK\\r\\ncontent-length: 9\\r\\n\\r\\nhalf")
+            return
         tokens = time.monotonic() if mode.read_text() == "busy" else 5
         self.answer(f"vllm:generation_tokens_total{{model=\\"m\\"}} {tokens}\\n".encode())
 
@@ -118,6 +123,14 @@ def test_a_dead_replica_ends_the_rank(start: Start, mode: Path, capfd):
     assert rank.wait(20) == 1
     assert not is_running(engine)
     assert "gave no token 3 times: this rank ends, to start with the others" in capfd.readouterr().out
+
+
+def test_answers_that_are_no_http_are_failures_like_others(start: Start, mode: Path, capfd):
+    rank = start()
+    wait_until(lambda: times_asked(mode) >= 2)
+    mode.write_text("garbled")  # as an engine does that dies while it answers
+    assert rank.wait(20) == 1
+    assert "gave no token 3 times" in capfd.readouterr().out
 
 
 def test_a_busy_engine_is_not_dead(start: Start, mode: Path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,18 +20,6 @@ from .gateway import Gateway, Json, policy, pool
 Start = Callable[..., Any]
 KEYS = Secrets(("one", "two"), "admin")
 BUDGET_MS = 250  # generous, since other load must not decide what these tests see
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def redis(server: RedisServer) -> RedisServer:
-    server.command("FLUSHALL")
-    return server
 
 
 def shared(redis: RedisServer, pools: dict[str, Json], routes: dict[str, Json] | None = None, **server: Any) -> Json:

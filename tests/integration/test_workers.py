@@ -10,11 +10,10 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from redis_server import RedisServer
 
 from .client import Client, ask, error_of, eventually
@@ -24,18 +23,6 @@ from .gateway import Json, Serve, policy, pool
 Start = Callable[..., Any]
 BUDGET_MS = 250  # generous, since other load must not decide what these tests see
 KEYS = {"KEYS": "one,two", "ADMIN": "admin"}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def redis(server: RedisServer) -> RedisServer:
-    server.command("FLUSHALL")
-    return server
 
 
 def shared(redis: RedisServer, *engines: Engine, **server: Any) -> Json:

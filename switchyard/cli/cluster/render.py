@@ -36,6 +36,7 @@ def run(given: argparse.Namespace) -> int:
     from switchyard.cluster.check import check
     from switchyard.cluster.render.bundle import render
     from switchyard.cluster.render.source import Source
+    from switchyard.config.edit import CannotEdit
 
     loaded = read_cluster(given.cluster)
     text, policy = read_named_policy(given.cluster, loaded.value)
@@ -46,7 +47,10 @@ def run(given: argparse.Namespace) -> int:
         raise CommandFailed(f"{given.cluster} has errors: nothing was rendered", NOT_GOOD)
     script = (resource_files("switchyard.cli.cluster") / "run_rank.py").read_text("utf-8")
     source = Source(loaded.value, report.layout, Path(given.cluster).name, text, policy, script)
-    made = render(given.target, source)
+    try:
+        made = render(given.target, source)
+    except CannotEdit as error:
+        raise CommandFailed(f"{loaded.value.gateway.policy}: {error}", NOT_GOOD) from None
     return compare(made, Path(given.out)) if given.check else write(made, Path(given.out))
 
 

@@ -11,6 +11,7 @@ started them (Docker, systemd) starts them again.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -39,7 +40,7 @@ def gives_token(url: str, model: str) -> bool:
     try:
         with OPENER.open(request, timeout=TIMEOUT_S) as answer:
             return bool(answer.status == 200)
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return False
 
 
@@ -49,7 +50,7 @@ def count_tokens(url: str) -> float | None:
         with OPENER.open(f"{url}/metrics", timeout=TIMEOUT_S) as answer:
             lines = answer.read().decode("utf-8", "replace").splitlines()
             return sum(float(line.split()[-1]) for line in lines if line.startswith(COUNTERS))
-    except (OSError, ValueError):
+    except (OSError, http.client.HTTPException, ValueError):
         return None
 
 

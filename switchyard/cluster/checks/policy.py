@@ -32,7 +32,7 @@ def check_policy(cluster: Cluster, layout: Layout, policy: Policy) -> Iterator[F
             yield error(("pools", name), "no replica runs, and the policy needs one", "return nodes, or take the pool out")
     if policy.server.api_keys_env is None:
         hint = "server.api_keys_env in the policy"
-        yield warning(at, "without keys the gateway listens on loopback only: nobody else reaches it", hint)
+        yield error(at, "without keys the gateway listens on loopback only, and is not started for others", hint)
     if cluster.gateway.replicas > 1 and policy.server.state == "memory":
         hint = "server.state: redis://redis:6379/0 in the policy"
         yield error(("gateway", "replicas"), "several gateways need a common state, and server.state is memory", hint)

@@ -131,8 +131,7 @@ def env_lines(env: Mapping[str, str]) -> str:
 
 def gateway_services(source: Source) -> dict[str, Any]:
     """The gateway, and Redis where the policy keeps its state in one of ours."""
-    port, server = source.cluster.gateway.port, source.policy.server if source.policy is not None else None
-    drain_s = (server.drain_delay_s + server.drain_s if server is not None else 30) + 10
+    port = source.cluster.gateway.port
     volumes = ["./gateway:/etc/switchyard:ro"] + (["gateway-log:/var/lib/switchyard"] if source.log_dir_needed else [])
     gateway: dict[str, Any] = {
         "image": source.cluster.gateway.image,
@@ -144,7 +143,7 @@ def gateway_services(source: Source) -> dict[str, Any]:
         **({"working_dir": "/var/lib/switchyard"} if source.log_dir_needed else {}),
         "restart": "unless-stopped",
         "#stop": "as long as the policy lets running answers go on, and a little",
-        "stop_grace_period": f"{drain_s:g}s",
+        "stop_grace_period": f"{source.stop_s}s",
         "healthcheck": healthcheck(port, "/healthz", "30s"),
         "logging": {"driver": "local", "options": {"max-size": "50m", "max-file": "5"}},
     }
@@ -162,7 +161,7 @@ def gateway_services(source: Source) -> dict[str, Any]:
 
 
 def _readme(source: Source, nodes: list[str]) -> str:
-    copies = "; ".join(f"`rsync -a {n}/ {source.cluster.node(n).mgmt}:switchyard/`" for n in nodes)
+    copies = "; ".join(f"`rsync -a {n}/ {host(source.cluster.node(n).mgmt)}:switchyard/`" for n in nodes)
     return readme(
         "Docker Compose, one directory a node",
         "Put the checkpoints into each node's models directory: "

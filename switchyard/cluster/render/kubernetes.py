@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from switchyard.cluster.render.source import REDIS_IMAGE, Source
@@ -20,6 +21,11 @@ def manifest(version: str, kind: str, name: str, namespace: str | None, **rest: 
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **where, "labels": labels}, **rest}
 
 
+def literal(text: str) -> str:
+    """A text that Kubernetes looks for no variables in: in commands and values it would take out $(NAME), and $ of $$."""
+    return re.sub(r"\$(?=[$(])", "$$", text)
+
+
 def secret_env(variable: str, key: str) -> Manifest:
     """A variable whose value is in the Secret."""
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": KEYS, "key": key}}}
@@ -27,9 +33,8 @@ def secret_env(variable: str, key: str) -> Manifest:
 
 def gateway_manifests(source: Source, policy: str) -> list[Manifest]:
     """ConfigMap with the policy, Deployment, Service."""
-    cluster, server = source.cluster, source.policy.server if source.policy is not None else None
+    cluster = source.cluster
     space, port = cluster.kubernetes.namespace, cluster.gateway.port
-    drain_s = (server.drain_delay_s + server.drain_s if server is not None else 30) + 10
     config = manifest("v1", "ConfigMap", "switchyard-policy", space)
     config["data"] = {"policy.yaml": policy}
     labels = {"app.kubernetes.io/name": "switchyard-gateway", "app.kubernetes.io/part-of": "switchyard"}
@@ -43,7 +48,8 @@ def gateway_manifests(source: Source, policy: str) -> list[Manifest]:
         container["env"] = [secret_env(name, name) for name in source.gateway_keys]
     container |= {
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 2},
-        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "http"}, "periodSeconds": 10, "failureThreshold": 3},
+        "#alive": "patient: a gateway that is busy must not be ended, and its streams with it",
+        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "http"}, "periodSeconds": 10, "timeoutSeconds": 5},
         "resources": {"requests": {"cpu": "1", "memory": "512Mi"}, "limits": {"memory": "2Gi"}},
         "#log": "a decision log with a relative path lands in /var/lib/switchyard, and goes with the pod",
         "workingDir": "/var/lib/switchyard",
@@ -69,7 +75,7 @@ def gateway_manifests(source: Source, policy: str) -> list[Manifest]:
             "metadata": {"labels": labels},
             "spec": {
                 "#drain": "as long as the policy lets running answers go on, and a little",
-                "terminationGracePeriodSeconds": int(drain_s),
+                "terminationGracePeriodSeconds": source.stop_s,
                 "containers": [container],
                 "volumes": [
                     {"name": "policy", "configMap": {"name": "switchyard-policy"}},

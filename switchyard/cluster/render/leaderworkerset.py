@@ -7,7 +7,16 @@ from typing import Any
 
 from switchyard.cluster.launch import MODELS, Launch, engine_flags, node_environment, serve, wide_flags
 from switchyard.cluster.place import Replica
-from switchyard.cluster.render.kubernetes import ETC, KEYS, Manifest, gateway_manifests, manifest, redis_manifests, secret_env
+from switchyard.cluster.render.kubernetes import (
+    ETC,
+    KEYS,
+    Manifest,
+    gateway_manifests,
+    literal,
+    manifest,
+    redis_manifests,
+    secret_env,
+)
 from switchyard.cluster.render.pools import gateway_policy
 from switchyard.cluster.render.source import Files, Source, readme
 from switchyard.cluster.render.yaml_text import comment, to_yaml
@@ -60,6 +69,9 @@ def labels_script(source: Source) -> str:
     lines = ["#!/bin/sh", comment(source.header("Which node belongs to which replica. Run once, and after a change.")).rstrip()]
     lines.append("set -eu")
     for pool in source.cluster.pools:
+        used = {node for replica in source.layout.of(pool) for node in replica.nodes}
+        if free := [node.name for node in source.cluster.nodes if node.name not in used]:  # moved away, or lent
+            lines.append(f"kubectl label node {' '.join(free)} {node_label(pool)}-")
         for replica in source.layout.of(pool):
             nodes = " ".join(replica.nodes)
             lines.append(f"kubectl label node --overwrite {nodes} {node_label(pool)}={replica.name}")
@@ -115,9 +127,9 @@ def _pod(source: Source, launch: Launch, leader: bool) -> Manifest:
     name, pool, wide = launch.replica.pool, source.cluster.pools[launch.replica.pool], launch.wide
     container: Manifest = {"name": "engine", "image": launch.image}
     if wide:
-        container |= {"command": ["/bin/sh", "-c"], "args": [_shell(source, launch, pool, leader)]}
+        container |= {"command": ["/bin/sh", "-c"], "args": [literal(_shell(source, launch, pool, leader))]}
     else:
-        container["command"] = list(launch.argv)
+        container["command"] = list(map(literal, launch.argv))
     container["env"] = _engine_env(launch)
     container["resources"] = {"limits": {source.cluster.kubernetes.gpu_resource: pool.gpus_per_node}}
     if launch.rdma:
@@ -163,7 +175,7 @@ def _shell(source: Source, launch: Launch, pool: Pool, leader: bool) -> str:
 
 
 def _engine_env(launch: Launch) -> list[Manifest]:
-    env: list[Manifest] = [{"name": name, "value": value} for name, value in launch.env.items()]
+    env: list[Manifest] = [{"name": name, "value": literal(value)} for name, value in launch.env.items()]
     if launch.wide:
         env.append({"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}})
     if launch.api_key_env is not None:
@@ -203,6 +215,8 @@ def _readme(source: Source) -> str:
     heads = [r.name for r in source.layout.replicas if r.running and r.shift]
     if heads:
         steps.append(f"Beware: {', '.join(heads)} want the same port as another replica on their node, and won't start there.")
+    if uneven := source.uneven():
+        steps.append(f"Beware: nodes of {', '.join(uneven)} differ, and a pool has one template: all start as its first rank.")
     split = [n.name for n in source.cluster.nodes if n.gpu_ids]
     if split:
         steps.append(f"Beware: {', '.join(split)} are parts of one machine; Kubernetes picks GPUs itself and knows one node.")

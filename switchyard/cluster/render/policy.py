@@ -6,7 +6,6 @@ says where a model runs, the policy says how it is used, so that deploying and r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,11 +13,13 @@ from switchyard.cluster.fit import number
 from switchyard.cluster.place import Layout, Replica
 from switchyard.cluster.render.yaml_text import flow
 from switchyard.cluster.spec import Cluster
+from switchyard.config.edit import block_lines
 from switchyard.config.policy import Policy
 from switchyard.config.policy import Pool as PolicyPool
 
 UrlOf = Callable[[Replica], str]
 """Where the gateway reaches the head of a replica."""
+
 
 NOTE = "# Model and replicas are written by `switchyard cluster render`; all else is the policy's."
 API_KEYS_ENV = "SWITCHYARD_API_KEYS"
@@ -90,6 +91,9 @@ def policy_text(blocks: Mapping[str, dict[str, Any]], source: str | None, port: 
         blocks: its pools.
         source: text of the policy to take everything else from; None for one with the pools alone.
         port: of the gateway, where there is no source.
+
+    Raises:
+        CannotEdit: the pools of the source can't be told from the rest of its text.
     """
     if source is not None:
         return _replace_block(source, pools_text(blocks))
@@ -113,8 +117,7 @@ def _replace_block(source: str, pools: str) -> str:
     relative to where the policy was.
     """
     lines = source.splitlines(keepends=True)
-    start = next(i for i, line in enumerate(lines) if re.match(r"(pools|\"pools\"|'pools')\s*:", line))
-    end = next((i for i in range(start + 1, len(lines)) if re.match(r"[^\s#]", lines[i])), len(lines))
+    start, end = block_lines(source, "pools")
     while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].startswith("#")):
         end -= 1
     kept = [line for line in lines[:start] if not line.startswith(("# yaml-language-server:", NOTE))]

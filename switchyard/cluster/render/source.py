@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
 from switchyard.cluster.checks.network import gateway_node
-from switchyard.cluster.launch import Launch, launches
+from switchyard.cluster.launch import Launch, engine_flags, launches
 from switchyard.cluster.place import Layout
-from switchyard.cluster.render.policy import API_KEYS_ENV
+from switchyard.cluster.render.policy import API_KEYS_ENV, policy_text
 from switchyard.cluster.render.yaml_text import comment
 from switchyard.cluster.spec import Cluster, Node
+from switchyard.config.load import required_variables
 from switchyard.config.policy import Policy
 
 Files = dict[str, str]
@@ -67,18 +69,35 @@ class Source:
 
     @property
     def redis_host(self) -> str | None:
-        """Name of a Redis that has to be started: one without dots is a service of ours, any other is somebody's."""
-        found = re.match(r"rediss?://(?:[^@/]*@)?([A-Za-z][A-Za-z0-9-]*)(?=[:/]|$)", self.state)
+        """Name of a Redis that has to be started: without dots, and asked for as ours answers. Any other is somebody's."""
+        found = re.match(r"redis://([A-Za-z][A-Za-z0-9-]*)(?::6379)?(?=/|$)", self.state)
         return found[1] if found is not None and found[1] != "localhost" else None
 
     @property
     def gateway_keys(self) -> tuple[str, ...]:
-        """Variables that the gateway needs: those of clients, of admins, and of the engines."""
+        """Variables that the gateway needs: keys of clients, admins and engines, and what its policy takes as ${NAME}."""
         server = self.policy.server if self.policy is not None else None
         named = [API_KEYS_ENV] if server is None else [server.api_keys_env, server.admin_key_env]
         named += [p.api_key_env for p in self.cluster.pools.values()]
         named += [p.api_key_env for n, p in self.policy.pools.items() if n not in self.cluster.pools] if self.policy else []
+        if self.policy_source is not None:
+            named += required_variables(policy_text({}, self.policy_source, self.cluster.gateway.port).encode())
         return tuple(dict.fromkeys(name for name in named if name is not None))
+
+    @property
+    def stop_s(self) -> int:
+        """Whole seconds that the gateway has for stopping: as long as the policy lets running answers go on, and a little."""
+        server = self.policy.server if self.policy is not None else None
+        return math.ceil((server.drain_delay_s + server.drain_s if server is not None else 30) + 10)
+
+    def uneven(self) -> list[str]:
+        """Pools whose replicas are not all started alike, since their nodes differ: one template doesn't fit all."""
+        found = []
+        for name, pool in self.cluster.pools.items():
+            ways = {(x.image, x.node.models_dir, engine_flags(pool, x.node)) for x in self.launches if x.replica.pool == name}
+            if len(ways) > 1:
+                found.append(name)
+        return found
 
     @property
     def log_dir_needed(self) -> bool:

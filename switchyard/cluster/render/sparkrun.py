@@ -27,9 +27,9 @@ def sparkrun_files(source: Source) -> Files:
 
 def recipe(source: Source, name: str, pool: Pool) -> str:
     """One pool's recipe. sparkrun adds the ranks' places, addresses and interfaces to the command by itself."""
-    node = source.cluster.node(source.layout.of(name)[0].head)
+    first = next(x for x in source.launches if x.replica.pool == name)
     local = pool.path is not None and pool.path.startswith("/")
-    flags = list(engine_flags(pool, node))
+    flags = list(engine_flags(pool, first.node))
     if local:
         flags = ["--served-model-name", pool.model, *flags]
     width = ["--tensor-parallel-size {tensor_parallel}"] if pool.tensor_parallel > 1 else []
@@ -41,7 +41,7 @@ def recipe(source: Source, name: str, pool: Pool) -> str:
         "recipe_version": "2",
         "model": pool.path if local else pool.model,
         "runtime": "vllm-distributed",
-        "container": pool.image,
+        "container": first.image,
         "#nodes": "one replica; tensor parallelism is nodes times GPUs",
         "min_nodes": pool.nodes_per_replica,
         "max_nodes": pool.nodes_per_replica,
@@ -59,7 +59,7 @@ def _pairs(flags: list[str]) -> list[str]:
     lines: list[str] = []
     for word in flags:
         if word.startswith("--") or not lines:
-            lines.append(word)
+            lines.append(shlex.quote(word))
         else:
             lines[-1] += f" {shlex.quote(word)}"
     return lines
@@ -76,11 +76,13 @@ def _readme(source: Source) -> str:
     secrets = (
         [f"Put {' and '.join(keys)} into an `env_file` of your sparkrun cluster; recipes hold no secrets."] if keys else []
     )
+    uneven = [f"Beware: nodes of {n} differ, and its recipe is that of its first rank: adapt a copy." for n in source.uneven()]
     port = source.cluster.gateway.port
     return readme(
         "sparkrun recipes",
         *secrets,
+        *uneven,
         "Start each replica: " + "; ".join(runs) + ".",
-        f"`switchyard serve policy.yaml` on any machine that reaches the heads, and ask port {port}. sparkrun's own proxy "
-        "is not needed.",
+        f"`switchyard serve policy.yaml --host 0.0.0.0 --port {port}` on any machine that reaches the heads. sparkrun's own "
+        "proxy is not needed.",
     )

@@ -63,10 +63,7 @@ def rank_unit(source: Source, launch: Launch) -> str:
                 f"PartOf={target_name(launch)}",
             ],
             "Service": [
-                "# a container of that name may be left over from a crash of the machine",
-                f"ExecStartPre=-{DOCKER} rm --force {container}",
-                f"ExecStart={_command(docker_run(launch, container))}",
-                f"ExecStop=-{DOCKER} stop --time 60 {container}",
+                *_container(container, docker_run(launch, container), stop_s=60),
                 *([TOGETHER] if launch.wide else []),
                 "Restart=always",
                 "RestartSec=10",
@@ -75,6 +72,16 @@ def rank_unit(source: Source, launch: Launch) -> str:
             ],
         }
     )
+
+
+def _container(name: str, run: list[str], stop_s: int) -> list[str]:
+    """How a unit starts and stops a container."""
+    return [
+        "# a container of that name may be left over from a crash of the machine",
+        f"ExecStartPre=-{DOCKER} rm --force {name}",
+        f"ExecStart={_command(run)}",
+        f"ExecStop=-{DOCKER} stop --time {stop_s} {name}",
+    ]
 
 
 def docker_run(launch: Launch, container: str) -> list[str]:
@@ -111,8 +118,7 @@ def group_target(source: Source, launch: Launch) -> str:
 
 def gateway_unit(source: Source) -> str:
     """The gateway as a service, without a container."""
-    port, server = source.cluster.gateway.port, source.policy.server if source.policy is not None else None
-    drain_s = (server.drain_delay_s + server.drain_s if server is not None else 30) + 10
+    port = source.cluster.gateway.port
     redis = " switchyard-redis.service" if source.redis_host is not None else ""
     return comment(source.header("The gateway. It needs no GPU.")) + _sections(
         {
@@ -131,7 +137,7 @@ def gateway_unit(source: Source) -> str:
                 "Restart=always",
                 "RestartSec=2",
                 "# as long as the policy lets running answers go on, and a little",
-                f"TimeoutStopSec={drain_s:g}",
+                f"TimeoutStopSec={source.stop_s}",
                 "LimitNOFILE=65536",
                 "NoNewPrivileges=yes",
                 "ProtectSystem=strict",
@@ -145,13 +151,14 @@ def gateway_unit(source: Source) -> str:
 
 def redis_unit(source: Source) -> str:
     """Redis for the state that gateways share."""
-    run = [DOCKER, "run", "--rm", "--name", "switchyard-redis", "--publish", "127.0.0.1:6379:6379", REDIS_IMAGE]
+    container = "switchyard-redis"
+    run = [DOCKER, "run", "--rm", "--name", container, "--publish", "127.0.0.1:6379:6379", REDIS_IMAGE]
     run += ["redis-server", "--save", "", "--appendonly", "no"]
     name = source.redis_host
     return comment(source.header(f"Redis, reached as {name}: add `127.0.0.1 {name}` to /etc/hosts.")) + _sections(
         {
             "Unit": ["Description=Redis of Switchyard", "Wants=docker.service", "After=docker.service"],
-            "Service": [f"ExecStart={_command(run)}", "Restart=always", "RestartSec=2"],
+            "Service": [*_container(container, run, stop_s=10), "Restart=always", "RestartSec=2"],
             "Install": ["WantedBy=multi-user.target"],
         }
     )

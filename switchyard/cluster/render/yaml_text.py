@@ -10,7 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_PLAIN = re.compile(r"(--)?[A-Za-z_/.][A-Za-z0-9_./@+=-]*(:[A-Za-z0-9_./@+-]+)*|[0-9]+(\.[0-9]+){3}|[0-9]+[smh]")
+from switchyard.config.edit import decimal_text
+
+_PLAIN = re.compile(r"(--)?(?!\.[0-9])[A-Za-z_/.][A-Za-z0-9_./@+=-]*(:[A-Za-z0-9_./@+-]+)*|[0-9]+(\.[0-9]+){3}|[0-9]+[smh]")
 _WORDS = re.compile(r"y|n|yes|no|on|off|true|false|null|~|\.inf|\.nan|\.+", re.IGNORECASE)
 WIDTH = 100
 
@@ -33,7 +35,7 @@ def flow(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value and "e" not in f"{value:g}" else f"{value:.10f}".rstrip("0")
+        return decimal_text(value).removesuffix(".0")
     if isinstance(value, int):
         return str(value)
     text = str(value)

@@ -96,6 +96,19 @@ def test_the_best_split_for_a_mix():
     assert dict(easy.replicas) == {"qwen": 1, "minicpm": 6}
 
 
+def test_no_split_takes_a_pool_below_its_minimum():
+    eight = example("cluster")
+    pools = {
+        name: pool.model_copy(update={"min_replicas": 2, "speed": pool.speed.model_copy(update={"saturated_requests_s": 1.0})})
+        for name, pool in eight.pools.items()
+    }
+    plan = make_plan(eight.model_copy(update={"pools": pools}), "0.02")
+    assert [dict(s.replicas) for s in plan.splits] == [{"qwen": 2, "minicpm": 4}, {"qwen": 3, "minicpm": 2}]
+    pools["idle"] = pools["minicpm"].model_copy(update={"placement": None, "replicas": 1})  # no share of the mix, and yet there
+    plan = make_plan(eight.model_copy(update={"pools": pools}), "qwen=0.02,minicpm=0.98,idle=0")
+    assert [dict(s.replicas) for s in plan.splits] == [{"qwen": 2, "minicpm": 2, "idle": 2}]
+
+
 def test_replicas_that_share_gpus_are_not_compared():
     routed = plan_of("spark-1", "0.25").routed
     assert routed is not None

@@ -80,6 +80,10 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_line():
         ("name: s1", "name: s1; reboot", "a name of small letters, digits and -, at most 40, is expected"),
         ("image: vllm", "image: $(reboot)", "an image, like registry/name:tag or name@sha256:..., is expected"),
         ("image: vllm", "image: vllm, path: '/a b'", "a path without spaces and quotes is expected"),
+        ("10.0.0.1}", "10.0.0.1, models_dir: models}", "a path from the root, like /srv/models"),  # Compose: a volume's name
+        ("small:", "27b:", "a name of small letters, digits and -, a letter first"),  # no Service may be called that
+        ("small:", "gateway:", "gateway is a name of files that are rendered; so are gateway, namespace, node, policy, redis"),
+        ("10.0.0.1}", "10.0.0.1, gpus: 2, gpu_ids: [1, 1]}", "nodes[0].gpu_ids: a GPU is named twice"),
         ("image: vllm", "image: vllm, env: {A: \"b\\nc\"}", "one line of text is expected"),
         ("version: 1", "version: 1\ngateway: {node: s}", "there is no node s (did you mean s2?)"),
         ("version: 1", "version: 1\nfabric: {kind: direct, pairs: [[s1, s3]]}", "there is no node s3 (known: s1, s2)"),
@@ -102,6 +106,10 @@ def test_a_machine_with_several_kinds_of_gpus():
     assert "nodes[0] has 10.0.0.1 already" in problem
     (problem,) = problems(text.replace("[1, 2]", "[1, 2, 3]"))
     assert "s2 has 2 GPUs, and gpu_ids names 3" in problem
+    text = SMALL.replace("version: 1", "version: 1").replace("10.0.0.1}", "10.0.0.1, gpus: 2, gpu_ids: [0]}")
+    first, second = problems(text.replace("mgmt: 10.0.0.2", "mgmt: 10.0.0.2, gpu_ids: [0, 1]"))  # both at once
+    assert first.endswith("nodes[0].gpu_ids: s1 has 2 GPUs, and gpu_ids names 1 (all of them)")
+    assert "nodes[1].gpu_ids: s2 has 1 GPUs, and gpu_ids names 2" in second
 
 
 def test_no_surprises_of_the_parser():

@@ -102,7 +102,7 @@ def test_any_number_and_any_comment_in_any_script(number, comment):
     head, tail = text.split("0.62")
     assert after.startswith(head)
     assert after.endswith(tail)
-    assert parse_policy(after.encode()).routes["auto"].choose[0].p_at_least == pytest.approx(number, abs=1e-6)
+    assert parse_policy(after.encode()).routes["auto"].choose[0].p_at_least == number  # scores lie close together near 0 and 1
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=20))

@@ -24,6 +24,16 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
     assert json.loads(gzip.decompress(raw.read_bytes())) == {"requests": [1]}
 
 
+def test_half_a_character_of_a_model_is_kept(tmp_path: Path) -> None:
+    """JSON may hold a lone surrogate; no UTF-8 can. A model that writes one must not end the run."""
+    with Folder(tmp_path) as folder:
+        folder.begin({})
+        folder.keep(finished("big", "a", detail="answered \ud83d"), {"answer": "\ud83d"})
+        folder.write("report.md", "answered \ud83d")
+    assert [t.detail for t in read_finished(tmp_path)] == ["answered ?"]
+    assert (tmp_path / "report.md").read_text("utf-8") == "answered ?"
+
+
 @pytest.mark.parametrize("torn", [b"", b"{", b'{"arm": "big", "case"'])
 def test_a_line_that_was_cut_off_is_taken_out(tmp_path: Path, torn: bytes) -> None:
     with Folder(tmp_path) as folder:

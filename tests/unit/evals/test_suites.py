@@ -46,6 +46,25 @@ def test_ids_that_cannot_travel_in_a_header(bad: str) -> None:
         check_ids([Case(bad, "c")], "f")
 
 
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85"])
+def test_what_python_takes_for_ends_of_lines_is_text_in_json(tmp_path: Path, odd: str) -> None:
+    text = json.dumps({"id": "a", "prompt": f"x{odd}y", "grader": {"type": "exact", "answer": "z"}}, ensure_ascii=False)
+    bfcl(tmp_path, "x.json", [json.dumps(QUESTION | {"note": odd}, ensure_ascii=False)], [ANSWER])
+    assert len(FunctionCalls(tmp_path).cases) == 1
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(text, "utf-8")
+    assert [case.id for case in Prompts(file).cases] == ["a"]
+
+
+def test_a_suite_that_is_no_utf_8(tmp_path: Path) -> None:
+    bfcl(tmp_path, "x.json", [], [])
+    (tmp_path / "x.json").write_bytes(b"\xff\n")
+    with pytest.raises(BadSuite, match="no UTF-8"):
+        FunctionCalls(tmp_path)
+    with pytest.raises(BadSuite, match="no UTF-8"):
+        Prompts(tmp_path / "x.json")
+
+
 def test_ids_twice_and_none() -> None:
     with pytest.raises(BadSuite, match="two cases"):
         check_ids([Case("a", "c")] * 2, "f")

@@ -2,11 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis_server import RedisServer
@@ -18,18 +17,6 @@ from switchyard.state.memory import Ledger
 from switchyard.state.redis import RedisStore
 
 BUDGET_S = 0.5  # generous: other load must not decide what these tests see
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def redis(server: RedisServer) -> RedisServer:
-    server.command("FLUSHALL")
-    return server
 
 
 @asynccontextmanager

@@ -1,6 +1,8 @@
 """All targets say the same as the plan, whatever the cluster; no target holds a secret; twice the same is the same."""
 
+import json
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from switchyard.cluster.fields import TAKEN
 from switchyard.cluster.place import Replica
 from switchyard.cluster.render.bundle import MAKERS, render
 from switchyard.cluster.render.leaderworkerset import service_url
@@ -15,6 +18,7 @@ from switchyard.cluster.render.policy import mgmt_url
 from switchyard.cluster.render.source import Source
 from switchyard.cluster.render.yaml_text import flow, to_yaml
 from switchyard.cluster.spec import Cluster
+from switchyard.config.edit import CannotEdit
 from switchyard.config.load import parse_policy
 from switchyard.config.policy import Policy
 from unit.cluster.make import EXAMPLES, SPARKS, clusters
@@ -161,6 +165,92 @@ def test_engines_that_want_a_key_get_it_from_elsewhere():
     assert {"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": {"name": "switchyard-keys", "key": "ENGINE_KEY"}}} in env
 
 
+def test_the_gateway_gets_what_its_policy_takes_from_the_environment(monkeypatch):
+    """`${NAME}` without a default: without it the gateway would not start. Not what comments or replaced pools name."""
+    monkeypatch.setenv("REDIS_PASSWORD", "sk-secret")
+    monkeypatch.setenv("OLD_HOST", "old")
+    text = REDIS.replace("redis://redis", "redis://:${REDIS_PASSWORD}@redis.example.org").replace("# about", "# ${NOT_THIS}")
+    text = text.replace("[http://old:1]", "['http://${OLD_HOST}:1']").replace("version: 1", "version: ${VERSION:-1}")
+    source = source_from(SPARKS, text)
+    assert "REDIS_PASSWORD" in source.gateway_keys
+    assert not {"NOT_THIS", "OLD_HOST", "VERSION"} & set(source.gateway_keys)
+    compose = yaml.safe_load(render("compose", source)["s1/compose.yaml"])
+    wanted = "${REDIS_PASSWORD:?set REDIS_PASSWORD in .env}"
+    assert compose["services"]["gateway"]["environment"]["REDIS_PASSWORD"] == wanted
+    assert "REDIS_PASSWORD=\n" in render("systemd", source)["s1/etc/gateway.env.example"]
+    assert "REDIS_PASSWORD=\n" in render("leaderworkerset", source)["keys.env.example"]
+    assert not any("sk-secret" in words for target in MAKERS for words in render(target, source).values())
+
+
+@pytest.mark.parametrize("line", ["pools: {\n", "'pools': {  # a comment\n", '"pools" : &p {\n'])
+def test_pools_are_replaced_however_they_are_written(line):
+    head, pools, rest = re.split(r"(^pools:\n(?:  .*\n)+)", REDIS, flags=re.MULTILINE)
+    flow_style = line + ",\n".join(pools.splitlines()[1:]) + "\n}\n"
+    source = source_from(SPARKS, head + flow_style + rest)
+    assert render("pools", source) == render("pools", source_from(SPARKS, REDIS))
+
+
+@pytest.mark.parametrize(
+    "text", [json.dumps(yaml.safe_load(REDIS)), "".join(f"  {line}" for line in REDIS.splitlines(keepends=True))]
+)
+def test_a_policy_whose_pools_cannot_be_cut_out_says_so(text):
+    with pytest.raises(CannotEdit, match="at the beginnings of lines"):
+        render("pools", source_from(SPARKS, text))
+
+
+def test_replicas_whose_nodes_differ_are_warned_of_where_there_is_one_template():
+    source = source_from(SPARKS.replace("mgmt: 10.0.0.3", "mgmt: 10.0.0.3, image: other:1"))
+    assert yaml.safe_load(render("sparkrun", source)["small.yaml"])["container"] == "other:1"
+    for target in ("sparkrun", "leaderworkerset"):
+        assert "Beware: nodes of small differ" in render(target, source)["README.md"]
+        assert "Beware" not in render(target, source_from(SPARKS))["README.md"]
+
+
+# What a cluster file may hold, the odder the better: names, words of flags, values of variables.
+NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", fullmatch=True).filter(lambda name: name not in TAKEN)
+WORDS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12) | st.sampled_from(
+    ["$(RANK)", "$$(RANK)", "$$", "$RANK ${RANK:-x}", "%n %%", "--a b", "-", "'\"`;&|", "\\", "a\\", "#", "{model}", "*", ".5"]
+)
+
+
+@given(st.lists(NAMES, min_size=4, max_size=4, unique=True), st.lists(NAMES, min_size=2, max_size=2, unique=True), WORDS, WORDS)
+@settings(max_examples=25)
+def test_odd_names_and_words_come_out_as_they_are(nodes: list[str], pools: list[str], word: str, value: str):
+    data = yaml.safe_load(SPARKS)
+    names = dict(zip(("s1", "s2", "s3", "s4"), nodes, strict=True))
+    for node in data["nodes"]:
+        node["name"] = names[node["name"]]
+    for pool in data["pools"].values():
+        pool["placement"] = [[names[n] for n in group] for group in pool["placement"]]
+        pool["engine"]["chat_template"] = word
+        pool["env"] = {"ODD": value}
+    data["pools"] = dict(zip(pools, data["pools"].values(), strict=True))
+    source = source_of(Cluster.model_validate(data))
+    assert_ranks_equal(source)
+    manifests, recipes = render("leaderworkerset", source), render("sparkrun", source)
+    assert len(manifests) == len({"namespace", "gateway", "labels", "README", "keys", *range(2)})
+    assert len(recipes) == len({"policy", "README", *range(2)})
+    big, small = (
+        next(d for d in yaml.load_all(manifests[f"{name}.yaml"], yaml.CSafeLoader) if d["kind"] == "LeaderWorkerSet")
+        for name in pools
+    )
+    for lws, wide in ((big, True), (small, False)):
+        template = lws["spec"]["leaderWorkerTemplate"]["leaderTemplate" if wide else "workerTemplate"]
+        (container,) = template["spec"]["containers"]
+        argv = shlex.split(expanded(container["args"][0])) if wide else list(map(expanded, container["command"]))
+        assert argv[argv.index("--chat-template") + 1] == word
+        assert expanded(next(e["value"] for e in container["env"] if e["name"] == "ODD")) == value
+    recipe = yaml.safe_load(recipes[f"{pools[0]}.yaml"])
+    argv = shlex.split(recipe["command"].replace("\\\n", ""))
+    assert argv[argv.index("--chat-template") + 1] == word
+    assert recipe["env"]["ODD"] == value
+
+
+def expanded(text: str) -> str:
+    """What Kubernetes makes of a command or a value whose variables are all unknown to us: here each becomes a cross."""
+    return re.sub(r"\$(\$|\(([^)]*)\))", lambda found: "$" if found[1] == "$" else "✗", text)
+
+
 def test_compose_takes_no_variable_out_of_a_flag():
     text = SPARKS.replace("max_model_len: 65536", "chat_template: 'a $HOME $$ {x}'")
     compose = yaml.safe_load(render("compose", source_from(text))["s1/compose.yaml"])
@@ -178,7 +268,9 @@ def test_kubernetes_ranks_find_their_place_when_they_run():
     watch = "exec python3 /etc/switchyard/run_rank.py http://127.0.0.1:8000 org/big "
     assert leader.startswith(f'. /etc/switchyard/"$NODE_NAME".sh && {watch}')
     assert lws["metadata"]["annotations"]["leaderworkerset.sigs.k8s.io/exclusive-topology"] == "switchyard/big"
-    assert "kubectl label node --overwrite s1 s2 switchyard/big=big-1" in render("leaderworkerset", source)["labels.sh"]
+    labels = render("leaderworkerset", source)["labels.sh"].splitlines()
+    assert labels.index("kubectl label node --overwrite s1 s2 switchyard/big=big-1") > 0
+    assert "kubectl label node s3 s4 switchyard/big-" in labels  # what an earlier placement left: no rank may land there
 
 
 def test_a_pool_s_own_variables_win_on_every_target():
@@ -204,9 +296,11 @@ def test_ipv6_heads():
 
 
 PLAIN = st.characters(exclude_categories=["Cs"])
-TEXTS = st.text(PLAIN, max_size=20) | st.sampled_from(["a\nb\n", " a\nb\n", "a \nb\n", "\n", "a\n", "a\n\n", "a\nb"])
+TEXTS = st.text(PLAIN, max_size=20) | st.sampled_from(
+    [".5", "-.5", ".5e1", "1e3", "a\nb\n", " a\nb\n", "a \nb\n", "\n", "a\n", "a\n\n", "a\nb"]
+)
 KEYS = st.text(PLAIN, min_size=1, max_size=8).filter(lambda key: not key.startswith("#"))
-NUMBERS = st.integers(-(10**9), 10**9) | st.floats(-1e6, 1e6, allow_nan=False)
+NUMBERS = st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
     st.none() | st.booleans() | NUMBERS | TEXTS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
@@ -227,7 +321,7 @@ def close(one: Any, other: Any) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(close, one, other))
     if isinstance(other, float):
-        return bool(one == pytest.approx(other, rel=1e-6, abs=1e-9))
+        return bool(one == pytest.approx(other, rel=1e-15, abs=0))
     return type(one) is type(other) and bool(one == other)
 
 

@@ -229,6 +229,8 @@ def test_redis_where_the_state_says_so():
     assert "redis.yaml" in render("leaderworkerset", source)
     assert "s1/units/switchyard-redis.service" in render("systemd", source)
     assert documents(render("leaderworkerset", source)["gateway.yaml"])[1]["spec"]["replicas"] == 2
+    redis = render("systemd", source)["s1/units/switchyard-redis.service"]
+    assert "ExecStartPre=-/usr/bin/docker rm --force switchyard-redis" in redis  # left over from a crash of the machine
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,10 @@ def test_redis_where_the_state_says_so():
     [
         ("memory", None),
         ("redis://redis:6379/0", "redis"),
-        ("rediss://user:secret@cache/0", "cache"),
+        ("redis://cache", "cache"),
+        ("rediss://cache/0", None),  # ours speaks no TLS,
+        ("redis://user:secret@cache/0", None),  # knows no password,
+        ("redis://cache:6380/0", None),  # and listens on its usual port
         ("redis://10.0.0.9:6379/0", None),
         ("redis://redis.example.org:6379", None),
         ("redis://localhost:6379", None),
