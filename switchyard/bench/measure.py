@@ -170,9 +170,9 @@ async def _first_model(client: httpx.AsyncClient) -> str:
         answer = await client.get("/v1/models")
         name = answer.json()["data"][0]["id"] if answer.is_success else None
     except httpx.HTTPError as error:
-        raise BenchFailed(f"{client.base_url} can't be asked: {error or type(error).__name__}") from None
+        raise BenchFailed(f"can't be asked: {error or type(error).__name__} (does it run there?)") from None
     except (ValueError, LookupError, TypeError):
         name = None
     if not isinstance(name, str):
-        raise BenchFailed(f"{client.base_url} doesn't say which models it has: name one with --model")
+        raise BenchFailed("it doesn't say which models it has: name one with --model")
     return name

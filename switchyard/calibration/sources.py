@@ -44,6 +44,14 @@ class Judged(msgspec.Struct, frozen=True):
     case: str = ""
 
 
+# What to do about a line that can't be read: most often it is another kind of file.
+EXPECTED: Mapping[type[msgspec.Struct], str] = {
+    Labelled: 'a labelled prompt is expected, like {"prompt": "...", "small_ok": true, "big_ok": false}; '
+    "for a decision log, --outcomes names the file with its outcomes",
+    Judged: 'an outcome is expected, like {"id": "req-...", "small_ok": true, "big_ok": false}',
+}
+
+
 # ---- labelled prompts ----
 
 
@@ -177,4 +185,4 @@ def _read_lines(path: Path, kind: type[Line]) -> Iterator[tuple[int, Line]]:
                 try:
                     yield number, decoder(line)
                 except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                    raise BadSource(f"{path}:{number}: {error}") from None
+                    raise BadSource(f"{path}:{number}: {error}; {EXPECTED[kind]}") from None

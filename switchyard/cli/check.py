@@ -3,8 +3,8 @@
   switchyard check policy.yaml
   switchyard check policy.yaml --json
 
-Warnings (a key's variable that is not set here, a setting that has no effect yet) don't change the exit code:
-0 for a good policy, 1 for one with errors.
+Warnings (a key's variable that is not set here, a threshold that is never reached) don't change the exit code: 0 for
+a good policy, 1 for one with errors.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -46,6 +47,8 @@ def run(given: argparse.Namespace) -> int:
     else:
         if problems:
             print(text)
+            if any(p["key"] == "nodes" for p in problems):
+                print(f"this looks like a cluster file: `switchyard cluster check {given.policy}` reads those", file=sys.stderr)
         for warning in warnings:
             print(f"{given.policy}: warning: {warning}")
         if not problems:
@@ -55,7 +58,8 @@ def run(given: argparse.Namespace) -> int:
 
 def _summary(policy: Policy) -> str:
     replicas = sum(len(p.listed) for p in policy.pools.values())
-    return f"{len(policy.routes)} routes, {len(policy.pools)} pools, {replicas} replicas"
+    counts = (("route", len(policy.routes)), ("pool", len(policy.pools)), ("replica", replicas))
+    return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts)
 
 
 def find_broken_weights(policy: Policy, file: str) -> Iterator[Problem]:

@@ -15,14 +15,14 @@ import importlib.util
 import socket
 import sys
 
-from switchyard.cli.main import COULD_NOT_RUN, GOOD, CommandFailed
+from switchyard.cli.main import COULD_NOT_RUN, GOOD, CommandFailed, port_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--once", action="store_true", help="end after the requests")
     parser.add_argument("--json", action="store_true", help="what came back as JSON on stdout, progress on stderr")
-    parser.add_argument("--port", type=int, help="the gateway's port (default: 4000, or a free one when that is taken)")
+    parser.add_argument("--port", type=port_number, help="the gateway's port (default: 4000, or a free one when that is taken)")
 
 
 def run(given: argparse.Namespace) -> int:

@@ -146,6 +146,8 @@ def check_usage(given: argparse.Namespace) -> None:
     """
     if (given.policy is None) == (given.url is None):
         raise CommandFailed("say either --policy FILE or --url URL", WRONG_USE)
+    if given.url and not given.url.startswith(("http://", "https://")):
+        raise CommandFailed(f"--url {given.url}: a gateway's URL is expected, like http://127.0.0.1:4000", WRONG_USE)
     if given.write_verdict and given.policy is None:
         raise CommandFailed("--write-verdict needs --policy: which policy a running gateway has can't be seen", WRONG_USE)
     for name, low in (("trials", 1), ("concurrency", 1), ("timeout", 0.001)):

@@ -51,7 +51,7 @@ def run(given: argparse.Namespace) -> int:
     if not pools:
         raise CommandFailed("no engine answered: start them first, and give the URLs of their HTTP servers", COULD_NOT_RUN)
     target = Path(given.out)
-    schema = target.with_name(target.stem + ".schema.json")
+    schema = target.with_name(("policy" if given.out == "-" else target.stem) + ".schema.json")
     text = policy_text(pools, silent, schema.name)
     if given.out == "-":
         print(text, end="")

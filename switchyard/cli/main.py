@@ -39,6 +39,13 @@ class CommandFailed(Exception):
         self.code = code
 
 
+def port_number(text: str) -> int:
+    """The type of `--port`: sockets would take a larger number modulo 65,536, and listen somewhere else."""
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text} is no port: 0 to 65535 is expected")
+    return int(text)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The whole command line."""
     parser = argparse.ArgumentParser(

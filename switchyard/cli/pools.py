@@ -123,7 +123,10 @@ def _ask(client: httpx.Client, method: str, path: str, key_env: str) -> Any:
     try:
         answer = client.request(method, path)
     except httpx.HTTPError as error:
-        raise CommandFailed(f"{client.base_url} can't be asked: {error or type(error).__name__}", COULD_NOT_RUN) from None
+        raise CommandFailed(
+            f"{client.base_url} can't be asked: {error or type(error).__name__} (--url says where the gateway is)",
+            COULD_NOT_RUN,
+        ) from None
     if answer.is_success:
         try:
             return answer.json()

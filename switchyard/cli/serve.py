@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from switchyard.cli.main import GOOD, NOT_GOOD, WRONG_USE, CommandFailed
+from switchyard.cli.main import GOOD, NOT_GOOD, WRONG_USE, CommandFailed, port_number
 
 if TYPE_CHECKING:
     from switchyard.app import Gateway, WorkerPlace
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("policy", metavar="FILE", help="policy file")
     parser.add_argument("--host", help="address to listen on; wins over server.host")
-    parser.add_argument("--port", type=int, help="port to listen on, 0 for a free one; wins over server.port")
+    parser.add_argument("--port", type=port_number, help="port to listen on, 0 for a free one; wins over server.port")
     parser.add_argument(
         "--workers",
         type=int,

@@ -8,6 +8,8 @@ The log is what server.decision_log writes; no text of prompts is needed, no eng
 made: a request that was decided without one, and would need one now, can't be decided anew, and is counted apart. So is
 one whose record lacks a signal that the new policy looks at. Contexts that the policy leaves to the engines
 (context: auto) are taken from the log where it names them, else as unlimited; --context says them.
+
+Lines that are no records are named and left out; a log with nothing else ends with exit code 3.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ def run(given: argparse.Namespace) -> int:
         _print(_describe_bad(report))
     else:
         _print(describe(report, given.policy))
-    return GOOD
+    return COULD_NOT_RUN if bad_count and not tally.states else GOOD
 
 
 def make_replay(policy: Policy, contexts: dict[str, int] | None = None) -> Replay:

@@ -119,7 +119,9 @@ class Gateway:
         Raises:
             CouldNotRun: it doesn't say.
         """
-        answer = await self._get("/v1/models", self.api_key, "an API key is wanted: name its variable with --api-key-env")
+        answer = await self._get(
+            "/v1/models", self.api_key, "a valid API key is wanted, in the variable that --api-key-env names"
+        )
         try:
             return {card["id"]: card["switchyard"] for card in answer["data"]}
         except (LookupError, TypeError):
@@ -135,7 +137,7 @@ class Gateway:
             CouldNotRun: some are not there, so that outcome and decision can't be joined.
         """
         deadline = time.monotonic() + JOIN_LIMIT_S
-        hint = "an admin key is wanted for decision records: name its variable with --admin-key-env"
+        hint = "the admin key is wanted for decision records, in the variable that --admin-key-env names"
         records: dict[str, dict[str, Any]] = {}
         while True:
             found = await self._get("/admin/decisions", self._admin_key, hint, {"case": case, "limit": "1000"})

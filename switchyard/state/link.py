@@ -162,7 +162,7 @@ class Link:
                 self.tried.set()
                 if not down_since_s:
                     down_since_s = time.monotonic()
-                    why = str(error) or "it doesn't answer"
+                    why = str(error).rstrip(".") or "it doesn't answer"
                     log.warning("Redis: %s; sessions and limits are this process's own until it is back", why)
             finally:
                 self.up = False

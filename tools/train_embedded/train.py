@@ -59,7 +59,11 @@ def main() -> int:
         print(f"{arguments.data} isn't there: README.md says how to make it", file=sys.stderr)
         return 2
     began = time.perf_counter()
-    every = recipe.read_rows(arguments.data)
+    try:
+        every = recipe.read_rows(arguments.data)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        print(f"{arguments.data} holds no labelled prompts ({error}): README.md says what they look like", file=sys.stderr)
+        return 2
     rows = [row for row in every if row.subject not in recipe.BROKEN]
     groups = recipe.group_prompts([row.prompt for row in rows])
     made = encode_weights(recipe.fit(rows, groups, about=describe(arguments.data.read_bytes(), rows)))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import TYPE_CHECKING
 
 from switchyard.cli.cluster.files import add_file, now, read_file, read_named_policy
@@ -40,6 +41,8 @@ def run(given: argparse.Namespace) -> int:
         loaded = parse_cluster(read_file(path), path)
     except ClusterError as error:
         _show(given, error.problems, [], None)
+        if any(p.key == "routes" for p in error.problems):
+            print(f"this looks like a policy: `switchyard check {path}` reads those", file=sys.stderr)
         return NOT_GOOD
     _, policy = read_named_policy(path, loaded.value)
     report = check(loaded.value, now(), policy)

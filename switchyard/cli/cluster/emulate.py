@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from switchyard.cli.cluster.files import add_file, read_cluster, read_named_policy
-from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, WRONG_USE, CommandFailed
+from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, WRONG_USE, CommandFailed, port_number
 
 if TYPE_CHECKING:
     from switchyard.cluster.spec import Cluster
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--speedup", type=float, default=1.0, metavar="N", help="emulated seconds in a real one (default: 1)")
     parser.add_argument(
         "--port",
-        type=int,
+        type=port_number,
         default=PORT,
         help="of faults and status; engines have the next ones; 0: free ones (default: %(default)s)",
     )

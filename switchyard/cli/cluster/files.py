@@ -60,7 +60,10 @@ def read_named_policy(path: str, cluster: Cluster) -> tuple[str, Policy] | tuple
     if cluster.gateway.policy is None:
         return None, None
     policy_path = str(Path(path).parent / cluster.gateway.policy)
-    raw = read_file(policy_path)
+    try:
+        raw = read_file(policy_path)
+    except CommandFailed as failed:
+        raise CommandFailed(f"{failed} (gateway.policy of {path}, as seen from its directory)", failed.code) from None
     try:
         return raw.decode("utf-8-sig"), parse_policy(raw, policy_path)
     except PolicyError as error:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from switchyard.simulate.stage import Stage
 
 WARM_UP = 0.2
+MOST_BAD = 10  # lines of a log named; the rest are only counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -162,6 +163,9 @@ def _faults(given: argparse.Namespace, stage: Stage, nodes: list[str]) -> list[t
             node = re.split("[@+]", text, maxsplit=1)[0]
             _known_node(node, nodes)
             faults += [parse_fault(f"{name}=kill{text.removeprefix(node)}") for name in stage.on_node(node)]
+        known = [replica.name for replica in stage.replicas]
+        if unknown := [name for name, _, _ in faults if name not in known]:
+            raise ValueError(f"there is no replica {unknown[0][:64]}; known: {', '.join(known)}")
     except ValueError as error:
         raise CommandFailed(str(error), WRONG_USE) from None
     return faults
@@ -171,12 +175,17 @@ def _read_log(path: str) -> Iterator[Recorded]:
     from switchyard.cli.files import read_bytes
     from switchyard.routing.recorded import BadRecord, read_line
 
+    bad = 0
     for number, line in enumerate(read_bytes(path).splitlines(), 1):
         if line.strip():
             try:
                 yield read_line(line)
             except BadRecord as error:
-                print(f"{path}:{number}: left out: {error}", file=sys.stderr)
+                bad += 1
+                if bad <= MOST_BAD:
+                    print(f"{path}:{number}: left out: {error}", file=sys.stderr)
+    if bad > MOST_BAD:
+        print(f"{path}: {bad - MOST_BAD:,} more lines left out", file=sys.stderr)
 
 
 # ---- showing ----

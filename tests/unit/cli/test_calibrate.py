@@ -160,6 +160,9 @@ def test_a_bad_line_is_named(policy, tmp_path, capsys, line, why):
     assert code == 2
     assert "p.jsonl:2: " in err
     assert why in err
+    code, _, err = run(capsys, policy, make_log(tmp_path)[0])
+    assert code == 2
+    assert "for a decision log, --outcomes names" in err
 
 
 def test_whole_requests_are_scored_like_their_text(policy, tmp_path, capsys):

@@ -28,7 +28,7 @@ def test_a_good_policy(write, capsys):
     path = write(MINIMAL + ROUTES)
     assert main(["check", path]) == 0
     out, err = capsys.readouterr()
-    assert out == f"{path} is good: 1 routes, 2 pools, 2 replicas\n"
+    assert out == f"{path} is good: 1 route, 2 pools, 2 replicas\n"
     assert err == ""
 
 
@@ -39,6 +39,14 @@ def test_a_bad_policy_shows_every_problem(write, capsys):
         f"{path}:9:1: sever: unknown key sever (did you mean server?)",
         f"{path}:10:17: routes.auto.use: there is no pool bgi (did you mean big?)",
     ]
+
+
+def test_each_check_knows_the_other_kind_of_file(capsys):
+    root = Path(__file__).parents[3]
+    assert main(["check", str(root / "deploy" / "cluster.yaml")]) == 1
+    assert "`switchyard cluster check " in capsys.readouterr().err
+    assert main(["cluster", "check", str(root / "policies" / "spark-8.yaml")]) == 1
+    assert "this looks like a policy: `switchyard check " in capsys.readouterr().err
 
 
 def test_json_for_programs(write, capsys):

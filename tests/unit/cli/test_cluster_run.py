@@ -88,6 +88,12 @@ def test_simulate_plays_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n")
     assert main(["cluster", "simulate", str(CLUSTER), "--traffic", str(empty)]) == 3
+    capsys.readouterr()
+    assert main(["cluster", "simulate", str(CLUSTER), "--traffic", str(CLUSTER)]) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 12, "ten bad lines are named, then counted; then what is wrong"
+    assert "more lines left out" in lines[-2]
+    assert lines[-1].endswith("has no decision records")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +105,7 @@ def test_simulate_plays_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["--mix", "0.5", "--lend", "s9"], 2, "known: s1"), (["--mix", "0.5", "--down", "s9@1"], 2, "known: s1"),
         (["--mix", "0.5", "--down", "s1@x"], 2, "expected REPLICA"),
         (["--mix", "0.5", "--fault", "qwen-1=x"], 2, "there is no fault"),
-        (["--mix", "0.5", "--fault", "qwen-9=kill"], 1, "known: qwen-1"),
+        (["--mix", "0.5", "--fault", "qwen-9=kill"], 2, "known: qwen-1"),
         (["--mix", "0.5", "--model", "x"], 2, "no such route"),
         (["--mix", "0.5", "--model", "big"], 2, "has no classifier"),
         (["--mix", "0.5", "--lend", "s7", "--lend", "s8"], 1, "no replica of pool minicpm"),

@@ -20,6 +20,7 @@ POLICY = str(ROOT / "policies" / "two-endpoints.yaml")
     [
         (["function-calls"], "say either --policy FILE or --url URL"),
         (["function-calls", "--policy", POLICY, "--url", "http://127.0.0.1:1"], "say either"),
+        (["function-calls", "--url", "127.0.0.1:4000"], "like http://127.0.0.1:4000"),
         (["bfcl", "--policy", POLICY], "there is no suite 'bfcl'"),
         (["function-calls:/nowhere", "--policy", POLICY], "there is no /nowhere"),
         (["prompts", "--policy", POLICY], "prompts:FILE.jsonl"),

@@ -37,6 +37,15 @@ def test_only_loopback_may_be_open(host, loopback):
     check_exposure(policy_of(MINIMAL + f"server: {{host: '{host}', api_keys_env: KEYS}}\n"))
 
 
+@pytest.mark.parametrize("command", ["serve", "demo", "cluster emulate"])
+@pytest.mark.parametrize("port", ["99999", "65536", "-1", "abc"])
+def test_a_port_that_is_none_is_refused_and_not_wrapped(command, port, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), *(["x.yaml"] if command != "demo" else []), f"--port={port}"])
+    assert ended.value.code == 2
+    assert f"{port} is no port: 0 to 65535" in capsys.readouterr().err
+
+
 def test_a_port_that_is_taken_is_said(tmp_path, capsys):
     (tmp_path / "p.yaml").write_text(MINIMAL)
     with socket.create_server(("127.0.0.1", 0)) as taken:
