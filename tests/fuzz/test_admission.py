@@ -161,7 +161,8 @@ class Admission(RuleBasedStateMachine):
     def nobody_waits_beside_a_free_place(self) -> None:
         now_s = self.loop.time()
         for waiter in self.pool._admission._queue.in_order(now_s):
-            free = [r for r in self.pool.replicas if r.has_room(now_s) and r.label not in waiter.exclude]
+            fits = [r for r in self.pool.replicas if r.label not in waiter.exclude and waiter.only in {None, r.label}]
+            free = [r for r in fits if r.has_room(now_s)]
             assert not free, "somebody waits beside a free place"
 
 

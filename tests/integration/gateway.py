@@ -174,13 +174,18 @@ class Gateway(Observed):
         self.check()
 
     def expect_failures(self) -> list[str]:
-        """What has failed inside the gateway until now: no fault of the gateway's where a test has brought it about."""
-        found, self._failures.found = self._failures.found, []
+        """What has failed inside the gateway until now: no fault of the gateway's where a test has brought it about.
+
+        All gateways of this process hear of it: a line in the log has no gateway.
+        """
+        found = self._failures.found
+        for gateway in {self, *Gateway.running}:
+            gateway._failures.found = []
         return found
 
     def check(self) -> None:
         """Fail when a request or a task has failed inside the gateway."""
-        found = self.expect_failures()
+        found, self._failures.found = self._failures.found, []
         assert not found, found
 
 
