@@ -133,7 +133,7 @@ class Gateway(Observed):
         logging.getLogger().addHandler(self._failures)
         self._thread.start()
         try:
-            eventually(self._is_up)
+            eventually(self._is_up, 30)  # a busy machine starts slowly, and how fast is no test
         except BaseException:
             self.stop()
             raise
