@@ -253,7 +253,7 @@ class Serve(Observed):
 
         eventually(is_ready, 15)
 
-    def exit_code(self, within_s: float = 15) -> int:
+    def exit_code(self, within_s: float = 50) -> int:
         """Wait for its end."""
         return self.process.wait(within_s)
 
