@@ -22,7 +22,7 @@ def fake_engine() -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def fake_gateway(fake_engine: Engine) -> Iterator[Gateway]:
     """The pools `small` (with a short patience) and `narrow`, and the route `auto`, which SDKs know as claude-* and gpt-*."""
-    block = pool(fake_engine, api_key_env="ENGINE_KEY", timeouts={"first_byte_s": 1, "idle_s": 1})
+    block = pool(fake_engine, api_key_env="ENGINE_KEY", timeouts={"first_byte_s": 2, "idle_s": 2})
     narrow = pool(fake_engine, api_key_env="ENGINE_KEY", limits={"in_flight": 1, "queue": 0})
     choose = [{"p_at_least": 0.5, "use": "small"}, {"use": "narrow"}]
     auto = {"classify": [{"type": "embedded"}], "choose": choose, "aliases": ["claude-*", "gpt-*"]}

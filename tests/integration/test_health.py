@@ -23,7 +23,7 @@ DEAD = {"error": {"message": "EngineCore encountered an issue.", "type": "Intern
 def pair(start: Start, engine: Engine) -> tuple[Engine, Engine, Gateway]:
     """Two replicas that take turns, with little patience."""
     other = start(Engine())
-    block = pool(engine, other, balance="round_robin", timeouts={"first_byte_s": 0.8, "idle_s": 0.8})
+    block = pool(engine, other, balance="round_robin", timeouts={"first_byte_s": 2, "idle_s": 2})
     return engine, other, start(Gateway(policy({"small": block})))
 
 
