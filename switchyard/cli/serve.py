@@ -17,6 +17,7 @@ import ipaddress
 import os
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,9 +80,10 @@ def run(given: argparse.Namespace) -> int:
         raise CommandFailed(f"can't open the decision log {error.filename}: {error.strerror}") from None
     if worker is None:
         announce(listener, policy)
+        serve_on(gateway, listener)
     else:
         worker.drain_with_parent()
-    serve_on(gateway, listener)
+        serve_on(gateway, listener, worker.say_that_it_serves)
     return GOOD
 
 
@@ -193,7 +195,7 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def serve_on(gateway: Gateway, listener: socket.socket) -> None:
+def serve_on(gateway: Gateway, listener: socket.socket, on_serving: Callable[[], None] = lambda: None) -> None:
     """Serve until a signal comes, then drain."""
     from switchyard.api.server import make_server
 
@@ -203,4 +205,4 @@ def serve_on(gateway: Gateway, listener: socket.socket) -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     raise_file_limit()
-    make_server(gateway.app, gateway.door, settings.drain_delay_s, settings.drain_s).run([listener])
+    make_server(gateway.app, gateway.door, settings.drain_delay_s, settings.drain_s, on_serving).run([listener])

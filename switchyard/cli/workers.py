@@ -6,6 +6,7 @@ passes signals on; and ends when all workers have. When the parent itself dies, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -26,7 +27,6 @@ from switchyard.telemetry.added_up import forget_worker
 
 VARIABLE = "SWITCHYARD_WORKER"
 TICK_S = 0.05
-FIRST_LIFE_S = 5.0  # a worker that ends sooner with an exit code of ours can't run at all
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0  # before a worker that keeps dying is started again
 GRACE_S = 10.0  # on top of the time to drain
 
@@ -44,6 +44,7 @@ class Worker:
         folder: for metrics.
         listener: file descriptor of the socket.
         lifeline: file descriptor that ends when the parent does.
+        serving: file descriptor on which it says that it takes requests.
     """
 
     number: int
@@ -52,6 +53,7 @@ class Worker:
     folder: str
     listener: int
     lifeline: int
+    serving: int
 
     @staticmethod
     def take_from(environment: MutableMapping[str, str]) -> Worker | None:
@@ -67,6 +69,10 @@ class Worker:
             os.kill(os.getpid(), signal.SIGTERM)
 
         threading.Thread(target=wait, name="parent", daemon=True).start()
+
+    def say_that_it_serves(self) -> None:
+        """Tell the parent that this worker can run."""
+        os.write(self.serving, b"1")
 
 
 @dataclass
@@ -97,7 +103,9 @@ class Crew:
         self._stopping_since_s = 0.0
         self._crew = token_hex(8)
         self._lifeline = os.pipe()
-        self._settled = False  # a worker has run for a while: they can
+        self._serving = os.pipe()
+        os.set_blocking(self._serving[0], False)
+        self._settled = False  # a worker has served: they can
 
     def run(self) -> int:
         """Run until a signal ends it; gives the exit code."""
@@ -146,7 +154,6 @@ class Crew:
         code = 0
         now_s = time.monotonic()
         for number, running in list(self._running.items()):
-            self._settled = self._settled or now_s - running.began_s > FIRST_LIFE_S
             ended = running.process.poll()
             if ended is None:
                 continue
@@ -154,7 +161,7 @@ class Crew:
             forget_worker(running.process.pid, folder)
             if self._stopping_since_s:
                 continue
-            if not self._settled and ended > 0:
+            if not self._one_has_served() and ended > 0:
                 code = ended
                 self._stop()
                 continue
@@ -165,6 +172,12 @@ class Crew:
             log.error("worker %d (process %d) %s; another is started in %.1f s", number, running.process.pid, how, pause_s)
         return code
 
+    def _one_has_served(self) -> bool:
+        """Whether workers can run at all: time wouldn't tell, a slow machine needs long to find out that they can't."""
+        with contextlib.suppress(BlockingIOError):
+            self._settled = os.read(self._serving[0], 4096) != b"" or self._settled
+        return self._settled
+
     def _start_due(self, folder: str) -> None:
         for number, at_s in list(self._start_at_s.items()):
             if time.monotonic() >= at_s:
@@ -172,12 +185,12 @@ class Crew:
                 self._running[number] = _Running(self._start(number, folder), time.monotonic())
 
     def _start(self, number: int, folder: str) -> subprocess.Popen[bytes]:
-        listener, lifeline = self._listener.fileno(), self._lifeline[0]
-        worker = Worker(number, self._count, self._crew, folder, listener, lifeline)
+        listener, lifeline, serving = self._listener.fileno(), self._lifeline[0], self._serving[1]
+        worker = Worker(number, self._count, self._crew, folder, listener, lifeline, serving)
         return subprocess.Popen(
             self._command,
             env=os.environ | {VARIABLE: json.dumps(asdict(worker))},
-            pass_fds=[listener, lifeline],
+            pass_fds=[listener, lifeline, serving],
             process_group=0,  # Ctrl-C comes to the parent alone, which passes it on
         )
 
