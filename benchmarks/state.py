@@ -18,7 +18,7 @@ from pathlib import Path
 
 import uvloop
 
-from switchyard.config.policy import KeyLimits
+from switchyard.config.server import KeyLimits
 from switchyard.state.base import Claim, Store
 from switchyard.state.memory import MemoryStore
 from switchyard.state.redis import RedisStore

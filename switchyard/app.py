@@ -27,8 +27,10 @@ from switchyard.api.server import SWEEP_S as CLIENT_SWEEP_S
 from switchyard.arriving import PIN, PLACE, Arrivals
 from switchyard.classifiers import Classifiers, Scorers, load_scorers, load_tokenizers
 from switchyard.config.load import PolicyError, Secrets, parse_policy, read_secrets
-from switchyard.config.policy import Policy, Route, Server
+from switchyard.config.policy import Policy
 from switchyard.config.reload import PolicyFile, describe_changes
+from switchyard.config.route import Route
+from switchyard.config.server import Server
 from switchyard.deciding import Decider, Steering, Target
 from switchyard.figures import Figures, read_classifiers, read_pools, read_redis, read_shadows
 from switchyard.fleet import Fleet

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from switchyard.config.policy import ServerLimits
+from switchyard.config.server import ServerLimits
 from switchyard.errors import OverTokenLimit, RateLimited
 from switchyard.pools.pool import Pool
 from switchyard.routing.session import Pin, Pins, Session

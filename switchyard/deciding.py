@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from switchyard.config.policy import Route
+from switchyard.config.route import Route
 from switchyard.pools.pool import Pool
 from switchyard.routing.classify.base import Classifier, ask_in_turn
 from switchyard.routing.decision import Decision

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from switchyard.config.policy import Classifier as ClassifierBlock
-from switchyard.config.policy import ModelClassifier
+from switchyard.config.classifier import Classifier as ClassifierBlock
+from switchyard.config.classifier import ModelClassifier
 from switchyard.pools.discovery import Discovery
 from switchyard.pools.pool import Pool
 from switchyard.routing.classify.base import Classifier

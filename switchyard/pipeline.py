@@ -20,7 +20,8 @@ from typing import Any, Protocol
 import msgspec
 
 from switchyard.arriving import Arrivals
-from switchyard.config.policy import Policy, Route
+from switchyard.config.policy import Policy
+from switchyard.config.route import Route
 from switchyard.config.vocabulary import HEADER_PREFIX, SIGNALS
 from switchyard.deciding import Decider, Stored, Target
 from switchyard.errors import BrokenStream, Draining, GatewayError, InvalidRequest, UnknownModel, Unreachable

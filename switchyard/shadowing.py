@@ -18,7 +18,7 @@ from typing import Any, Literal
 from weakref import WeakSet
 
 from switchyard.check.answers import Kind, compare, read_answer
-from switchyard.config.policy import Route
+from switchyard.config.route import Route
 from switchyard.errors import GatewayError
 from switchyard.intervals import wilson_interval
 from switchyard.pools.pool import Pool

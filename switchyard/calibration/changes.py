@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from switchyard.calibration.fit import Logistic
+from switchyard.config.classifier import Classifier, EmbeddedClassifier, ModelClassifier
 from switchyard.config.edit import KeyPath, Value
-from switchyard.config.policy import Classifier, EmbeddedClassifier, ModelClassifier, Policy, Route
+from switchyard.config.policy import Policy
+from switchyard.config.route import Route
 
 DIGITS = 4
 

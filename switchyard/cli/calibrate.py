@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from switchyard.calibration.propose import Step
     from switchyard.calibration.verdict import Found as Verdict
     from switchyard.config.edit import KeyPath, Value
-    from switchyard.config.policy import Policy, Route
+    from switchyard.config.policy import Policy
+    from switchyard.config.route import Route
     from switchyard.evals.verdict import Word
     from switchyard.routing.classify.base import Classifier
     from switchyard.routing.classify.scorer import Weights
@@ -156,7 +157,7 @@ def _read_rows(given: argparse.Namespace, name: str, route: Route) -> tuple[str,
 
 def _own_classifiers(route: Route) -> list[Classifier]:
     """Those of the route that can be asked here."""
-    from switchyard.config.policy import EmbeddedClassifier as Block
+    from switchyard.config.classifier import EmbeddedClassifier as Block
     from switchyard.routing.classify.embedded import EmbeddedClassifier
     from switchyard.routing.classify.scorer import BadWeights, load_scorer
 

@@ -126,7 +126,7 @@ def announce(listener: socket.socket, policy: Policy, more: str = "") -> None:
 
 def check_local(policy: Policy) -> None:
     """Refuse to start when a classifier's model can't be used here: abstaining for ever is not what its author wants."""
-    from switchyard.config.policy import LocalClassifier
+    from switchyard.config.classifier import LocalClassifier
     from switchyard.routing.classify.local import why_not
 
     for route in policy.routes.values():

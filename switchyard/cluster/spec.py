@@ -37,8 +37,8 @@ from switchyard.cluster.fields import (
     Rate,
     Resource,
 )
+from switchyard.config.block import Block, Count, Listed, Name, Variable, whole
 from switchyard.config.load import FileError, Form, Loaded, parse
-from switchyard.config.policy import Block, Count, Listed, Name, Variable, whole
 from switchyard.config.references import Finding, nearest
 
 

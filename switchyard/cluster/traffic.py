@@ -14,7 +14,8 @@ from random import Random
 from typing import Any
 
 from switchyard.cluster.engine import Job
-from switchyard.config.policy import ModelClassifier, Policy
+from switchyard.config.classifier import ModelClassifier
+from switchyard.config.policy import Policy
 from switchyard.config.vocabulary import HEADER_PREFIX
 from switchyard.routing.recorded import Recorded, RecordedDecision
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from switchyard.config.policy import Policy, Replica
+from switchyard.config.policy import Policy
+from switchyard.config.pool import Replica
 
 
 def policy_schema() -> dict[str, Any]:

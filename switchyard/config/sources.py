@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from switchyard.config.load import Problem, read_strictly
-from switchyard.config.policy import Replica
+from switchyard.config.pool import Replica
 
 
 class BadSource(Exception):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from switchyard.config.policy import Replica
+from switchyard.config.pool import Replica
 from switchyard.config.sources import BadSource, file_path, host_and_port, read_replica_file
 from switchyard.pools.pool import Pool
 

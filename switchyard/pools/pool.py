@@ -9,8 +9,8 @@ from random import Random
 
 import msgspec
 
-from switchyard.config.policy import Pool as PoolSettings
-from switchyard.config.policy import Replica as ReplicaSettings
+from switchyard.config.pool import Pool as PoolSettings
+from switchyard.config.pool import Replica as ReplicaSettings
 from switchyard.config.vocabulary import CAPABILITIES
 from switchyard.errors import PoolSaturated, QueueDeadline
 from switchyard.pools.admission import Admission, QueueFull, Waiter

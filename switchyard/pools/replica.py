@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from switchyard.config.policy import Replica as ReplicaSettings
+from switchyard.config.pool import Replica as ReplicaSettings
 from switchyard.pools.evidence import Evidence
 from switchyard.pools.load import EngineLoad
 

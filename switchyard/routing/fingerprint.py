@@ -11,7 +11,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from switchyard.config.policy import Classifier, EmbeddedClassifier, Fingerprint, ModelClassifier, Policy, Route
+from switchyard.config.classifier import Classifier, EmbeddedClassifier, ModelClassifier
+from switchyard.config.policy import Policy
+from switchyard.config.route import Fingerprint, Route
 from switchyard.routing.classify.model import DEFAULT_PROMPT
 
 HEX_DIGITS = 12

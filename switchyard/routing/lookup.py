@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from switchyard.config.policy import Policy, Route
+from switchyard.config.policy import Policy
+from switchyard.config.route import Route
 
 
 class Names:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from switchyard.config.policy import Route
+from switchyard.config.route import Route
 from switchyard.errors import ContextOverflow, InvalidRequest, NotCapable, UnknownPath
 from switchyard.routing.decision import Decision, Outcome, PoolView
 from switchyard.routing.rules import describe, matches, turns_to_hold

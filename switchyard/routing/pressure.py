@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from switchyard.config.policy import Pressure, Threshold
+from switchyard.config.route import Pressure, Threshold
 from switchyard.routing.decision import Decision
 
 HORIZON = 1_000

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from switchyard.config.policy import Classifier as ClassifierSettings
-from switchyard.config.policy import ModelClassifier
-from switchyard.config.policy import Pool as PoolSettings
+from switchyard.config.classifier import Classifier as ClassifierSettings
+from switchyard.config.classifier import ModelClassifier
+from switchyard.config.pool import Pool as PoolSettings
 from switchyard.config.vocabulary import CAPABILITIES, HEADER_PREFIX, PROTOCOLS, SIGNALS, Kind
 from switchyard.routing.decision import Outcome
 from switchyard.routing.signals import Signals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from switchyard.config.policy import Rule, Test
+from switchyard.config.rule import Rule, Test
 from switchyard.routing.signals import Signals
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from switchyard.config.policy import Share
+from switchyard.config.route import Share
 from switchyard.routing.decision import Decision
 
 WINDOW = 512

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from switchyard.config.policy import KeyLimits
+from switchyard.config.server import KeyLimits
 
 Limit = Literal["requests_per_minute", "tokens_per_minute", "concurrent_requests"]
 

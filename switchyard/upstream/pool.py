@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import urlsplit
 
-from switchyard.config.policy import Timeouts
+from switchyard.config.pool import Timeouts
 from switchyard.errors import GatewayError, Unreachable, UpstreamTimeout
 from switchyard.upstream.connection import Connection, Response
 

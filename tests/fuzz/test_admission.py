@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from switchyard.config.policy import Pool as PoolSettings
+from switchyard.config.pool import Pool as PoolSettings
 from switchyard.errors import PoolSaturated
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Lease

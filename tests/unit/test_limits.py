@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from switchyard.arriving import estimate_tokens, used_tokens
 from switchyard.config.load import PolicyError, read_secrets
-from switchyard.config.policy import KeyLimits, ServerLimits
+from switchyard.config.server import KeyLimits, ServerLimits
 from switchyard.state.base import Claim, Refusal
 from switchyard.state.memory import Ledger, MemoryStore
 from switchyard.state.window import Window

@@ -15,7 +15,7 @@ from switchyard.cluster.render.yaml_text import flow
 from switchyard.cluster.spec import Cluster
 from switchyard.config.edit import block_lines
 from switchyard.config.policy import Policy
-from switchyard.config.policy import Pool as PolicyPool
+from switchyard.config.pool import Pool as PolicyPool
 
 UrlOf = Callable[[Replica], str]
 """Where the gateway reaches the head of a replica."""

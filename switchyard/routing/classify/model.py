@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from switchyard.config.policy import ModelClassifier
+from switchyard.config.classifier import ModelClassifier
 from switchyard.errors import GatewayError
 from switchyard.routing.classify.base import calibrate
 from switchyard.routing.classify.flight import Busy, Flight

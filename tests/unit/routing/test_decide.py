@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.config.policy import Route
+from switchyard.config.route import Route
 from switchyard.errors import InvalidRequest
 from switchyard.routing.decision import Decision, Outcome
 from switchyard.routing.policy import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from switchyard.config.policy import Rule
+from switchyard.config.rule import Rule
 from switchyard.routing.rules import describe, holds, matches, turns_to_hold
 
 from ..build import MINIMAL, chat, policy_of, signals_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.config.policy import Pressure, Share, Threshold
+from switchyard.config.route import Pressure, Share, Threshold
 from switchyard.routing.decision import Decision
 from switchyard.routing.policy import larger
 from switchyard.routing.pressure import PressureRelief

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis_server import RedisServer
 
-from switchyard.config.policy import KeyLimits
+from switchyard.config.server import KeyLimits
 from switchyard.routing.session import Pin
 from switchyard.state.base import Claim, Refusal
 from switchyard.state.memory import Ledger

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from switchyard.config.policy import Timeouts
+from switchyard.config.pool import Timeouts
 from switchyard.upstream.pool import ConnectionPool
 
 

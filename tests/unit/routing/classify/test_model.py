@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from switchyard.config.policy import ModelClassifier
+from switchyard.config.classifier import ModelClassifier
 from switchyard.errors import PoolSaturated, Unreachable
 from switchyard.routing.classify.model import DEFAULT_PROMPT, FLOOR, TOP_TOKENS, ModelJudge, read_probability, shorten
 

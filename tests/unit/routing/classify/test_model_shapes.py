@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.config.policy import ModelClassifier
+from switchyard.config.classifier import ModelClassifier
 from switchyard.errors import Unreachable
 from switchyard.routing.classify.base import calibrate
 from switchyard.routing.classify.flight import Flight
