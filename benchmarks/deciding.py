@@ -18,7 +18,8 @@ from pathlib import Path
 import bodies
 
 from switchyard.app import Gateway
-from switchyard.config.load import Secrets, parse_policy
+from switchyard.config.load import parse_policy
+from switchyard.config.secrets import Secrets
 from switchyard.routing.request import Body, RequestView
 from switchyard.routing.session import identify
 from switchyard.routing.signals import Signals

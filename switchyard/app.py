@@ -26,10 +26,12 @@ from switchyard.api.door import Door
 from switchyard.api.server import SWEEP_S as CLIENT_SWEEP_S
 from switchyard.arriving import PIN, PLACE, Arrivals
 from switchyard.classifiers import Classifiers, Scorers, load_scorers, load_tokenizers
-from switchyard.config.load import PolicyError, Secrets, parse_policy, read_secrets
+from switchyard.config.load import parse_policy
 from switchyard.config.policy import Policy
+from switchyard.config.problem import PolicyError
 from switchyard.config.reload import PolicyFile, describe_changes
 from switchyard.config.route import Route
+from switchyard.config.secrets import Secrets, read_secrets
 from switchyard.config.server import Server
 from switchyard.deciding import Decider, Steering, Target
 from switchyard.figures import Figures, read_classifiers, read_pools, read_redis, read_shadows

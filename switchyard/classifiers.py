@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from switchyard.config.classifier import Classifier as ClassifierBlock
 from switchyard.config.classifier import EmbeddedClassifier, LocalClassifier, ModelClassifier
-from switchyard.config.load import PolicyError, Problem
 from switchyard.config.policy import Policy
+from switchyard.config.problem import PolicyError, Problem
 from switchyard.routing.classify.base import Classifier
 from switchyard.routing.classify.embedded import EmbeddedClassifier as Embedded
 from switchyard.routing.classify.flight import Flight

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from switchyard.config.load import PolicyError
+from switchyard.config.problem import PolicyError
 from switchyard.errors import GatewayError
 from switchyard.pools.actions import BY_HAND, act, find_replica
 from switchyard.pools.pool import Pool

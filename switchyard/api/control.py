@@ -17,7 +17,7 @@ from switchyard.api.auth import Keys, names_an_address
 from switchyard.api.endpoints import ENDPOINTS
 from switchyard.api.envelope import error_body
 from switchyard.api.exchange import sane_id
-from switchyard.config.load import PolicyError
+from switchyard.config.problem import PolicyError
 from switchyard.errors import (
     BodyTooLarge,
     Forbidden,

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from switchyard.calibration.fit import Logistic
 from switchyard.config.classifier import Classifier, EmbeddedClassifier, ModelClassifier
-from switchyard.config.edit import KeyPath, Value
+from switchyard.config.edit import Value
 from switchyard.config.policy import Policy
+from switchyard.config.problem import KeyPath
 from switchyard.config.route import Route
 
 DIGITS = 4

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from switchyard.config.edit import CannotEdit, Value, set_value
-from switchyard.config.load import PolicyError, parse_policy
+from switchyard.config.load import parse_policy
+from switchyard.config.problem import PolicyError
 from switchyard.evals.verdict import Word
 from switchyard.routing.classify.scorer import WEIGHTS
 from switchyard.routing.fingerprint import fingerprint

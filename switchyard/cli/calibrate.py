@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from switchyard.calibration.labels import Graded
     from switchyard.calibration.propose import Step
     from switchyard.calibration.verdict import Found as Verdict
-    from switchyard.config.edit import KeyPath, Value
+    from switchyard.config.edit import Value
     from switchyard.config.policy import Policy
+    from switchyard.config.problem import KeyPath
     from switchyard.config.route import Route
     from switchyard.evals.verdict import Word
     from switchyard.routing.classify.base import Classifier
@@ -171,7 +172,8 @@ def _own_classifiers(route: Route) -> list[Classifier]:
 def _edited(text: str, changes: list[tuple[KeyPath, Value]], file: str) -> str:
     """The policy with the changes, checked as a policy."""
     from switchyard.config.edit import CannotEdit, set_value
-    from switchyard.config.load import PolicyError, parse_policy
+    from switchyard.config.load import parse_policy
+    from switchyard.config.problem import PolicyError
 
     for path, value in changes:
         text = set_value(text, path, value)

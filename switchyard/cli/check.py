@@ -18,9 +18,11 @@ from pathlib import Path
 
 from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, CommandFailed
 from switchyard.config.classifier import EmbeddedClassifier, LocalClassifier
-from switchyard.config.load import PolicyError, Problem, load_policy, read_secrets
+from switchyard.config.load import load_policy
 from switchyard.config.policy import Policy
+from switchyard.config.problem import PolicyError, Problem
 from switchyard.config.route import Threshold
+from switchyard.config.secrets import read_secrets
 from switchyard.config.sources import BadSource, file_path, read_replica_file
 
 

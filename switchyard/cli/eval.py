@@ -127,7 +127,7 @@ def run(given: argparse.Namespace) -> int:
 def _write_verdict(policy: str, report: dict[str, Any]) -> None:
     from switchyard.calibration.verdict import write_eval_verdict
     from switchyard.config.edit import CannotEdit
-    from switchyard.config.load import PolicyError
+    from switchyard.config.problem import PolicyError
 
     try:
         write_eval_verdict(Path(policy), report)

@@ -31,7 +31,8 @@ def run(given: argparse.Namespace) -> int:
     """Explain one request."""
     from switchyard.api.endpoints import ENDPOINTS
     from switchyard.app import Gateway
-    from switchyard.config.load import PolicyError, Secrets
+    from switchyard.config.problem import PolicyError
+    from switchyard.config.secrets import Secrets
     from switchyard.errors import GatewayError
     from switchyard.routing.request import Body, RequestView
 

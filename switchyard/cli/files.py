@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 from switchyard.cli.main import COULD_NOT_RUN, NOT_GOOD, CommandFailed
-from switchyard.config.load import PolicyError, Secrets, load_policy, read_secrets
+from switchyard.config.load import load_policy
 from switchyard.config.policy import Policy
+from switchyard.config.problem import PolicyError
+from switchyard.config.secrets import Secrets, read_secrets
 
 
 def read_policy(path: str) -> Policy:

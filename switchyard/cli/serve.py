@@ -50,7 +50,7 @@ def run(given: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     from switchyard.cli.files import read_policy, read_policy_secrets
     from switchyard.cli.workers import Worker
-    from switchyard.config.load import PolicyError
+    from switchyard.config.problem import PolicyError
     from switchyard.config.reload import PolicyFile
     from switchyard.telemetry.logs import set_up_logging
 

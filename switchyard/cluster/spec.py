@@ -38,7 +38,8 @@ from switchyard.cluster.fields import (
     Resource,
 )
 from switchyard.config.block import Block, Count, Listed, Name, Variable, whole
-from switchyard.config.load import FileError, Form, Loaded, parse
+from switchyard.config.load import Form, Loaded, parse
+from switchyard.config.problem import FileError
 from switchyard.config.references import Finding, nearest
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from switchyard.config.edit import CannotEdit, KeyPath
+from switchyard.config.edit import CannotEdit
+from switchyard.config.problem import KeyPath
 
 
 def drop_keys(text: str, path: KeyPath, keys: Collection[str]) -> str:

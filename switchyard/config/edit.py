@@ -1,7 +1,7 @@
 """Changing single values in a policy's text: every other byte of the file stays, comments and layout included.
 
-The places come from YAML's node tree, as in `load.py`, and the new text is put in between. Writing the whole tree anew, as
-round-trip libraries do, would keep the comments but break lines and spaces elsewhere.
+The places come from YAML's node tree, as in `document.py`, and the new text is put in between. Writing the whole tree
+anew, as round-trip libraries do, would keep the comments but break lines and spaces elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-KeyPath = tuple[str | int, ...]
+from switchyard.config.problem import KeyPath
+
 Plain = str | int | float | bool | Sequence[float]
 Value = Plain | Mapping[str, "Value"]
 

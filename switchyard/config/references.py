@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
-Path = tuple[str | int, ...]
-Finding = tuple[Path, str, str]  # where, what, hint
+from switchyard.config.problem import KeyPath
+
+Finding = tuple[KeyPath, str, str]  # where, what, hint
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -42,10 +43,10 @@ def find_dangling(document: dict[str, Any]) -> Iterator[Finding]:
                 taken[alias] = f"an alias of route {route}"
 
 
-def _used_pools(routes: dict[Any, Any]) -> Iterator[tuple[Path, Any]]:
+def _used_pools(routes: dict[Any, Any]) -> Iterator[tuple[KeyPath, Any]]:
     for route, block in routes.items():
         block = _mapping(block)
-        at: Path = ("routes", route)
+        at: KeyPath = ("routes", route)
         for key in ("use", "otherwise"):
             if key in block:
                 yield (*at, key), block[key]

@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from switchyard.config.load import Problem, read_strictly
+from switchyard.config.load import read_strictly
 from switchyard.config.pool import Replica
+from switchyard.config.problem import Problem
 
 
 class BadSource(Exception):

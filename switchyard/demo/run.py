@@ -17,8 +17,9 @@ import httpx
 
 from switchyard.api.server import make_server
 from switchyard.app import Gateway
-from switchyard.config.load import Secrets, parse_policy
+from switchyard.config.load import parse_policy
 from switchyard.config.policy import Policy
+from switchyard.config.secrets import Secrets
 from switchyard.demo.engine import EmbeddedEngine
 from switchyard.demo.requests import Shown, make_asks, send
 

@@ -8,7 +8,7 @@ import pytest
 from integration.engine import Engine
 from integration.gateway import Gateway, policy, pool
 
-from switchyard.config.load import Secrets
+from switchyard.config.secrets import Secrets
 
 KEY = "gateway-key"
 

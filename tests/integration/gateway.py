@@ -25,7 +25,8 @@ from typing import Any, Self
 from switchyard import app
 from switchyard.api.server import make_server
 from switchyard.cli.serve import listen
-from switchyard.config.load import Secrets, parse_policy
+from switchyard.config.load import parse_policy
+from switchyard.config.secrets import Secrets
 from switchyard.pools.discovery import Resolve, resolve
 
 from .client import Answer, Client, eventually

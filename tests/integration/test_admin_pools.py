@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from switchyard.cli.main import main
-from switchyard.config.load import Secrets
+from switchyard.config.secrets import Secrets
 
 from .client import Client, ask, eventually
 from .engine import DeadPort, Engine, Gate, reply

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from switchyard.config.load import Secrets
+from switchyard.config.secrets import Secrets
 
 from .client import Connection, ask, eventually
 from .engine import Engine, Gate, reply

@@ -29,7 +29,7 @@ def engines() -> Iterator[tuple[Engine, Engine]]:
 
 @pytest.fixture(scope="module")
 def gateway(engines: tuple[Engine, Engine]) -> Iterator[Gateway]:
-    from switchyard.config.load import Secrets
+    from switchyard.config.secrets import Secrets
 
     small, judge = engines
     pools = {"small": pool(small), "big": pool(small, model="acme/big"), "judge": pool(judge, api_key_env="JUDGE_KEY")}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.config.load import Secrets
+from switchyard.config.secrets import Secrets
 from switchyard.pipeline import Pipeline
 
 from .client import PROTOCOLS, ask, error_of, eventually

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.config.load import Secrets
+from switchyard.config.secrets import Secrets
 
 from .client import PATHS, Client, Pairs, ask, error_of
 from .engine import Engine

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis_server import RedisServer
 
-from switchyard.config.load import Secrets
+from switchyard.config.secrets import Secrets
 
 from .client import ask, eventually
 from .engine import Engine

@@ -3,8 +3,9 @@
 import json
 from typing import Any
 
-from switchyard.config.load import PolicyError, Problem, parse_policy
+from switchyard.config.load import parse_policy
 from switchyard.config.policy import Policy
+from switchyard.config.problem import PolicyError, Problem
 from switchyard.routing.request import Body, RequestView
 from switchyard.routing.signals import Signals
 

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from switchyard import fleet as fleet_module
-from switchyard.config.load import PolicyError
+from switchyard.config.problem import PolicyError
 from switchyard.fleet import Fleet
 from switchyard.pools.actions import act
 from switchyard.pools.pool import Pool

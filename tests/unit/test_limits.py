@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.arriving import estimate_tokens, used_tokens
-from switchyard.config.load import PolicyError, read_secrets
+from switchyard.config.problem import PolicyError
+from switchyard.config.secrets import read_secrets
 from switchyard.config.server import KeyLimits, ServerLimits
 from switchyard.state.base import Claim, Refusal
 from switchyard.state.memory import Ledger, MemoryStore

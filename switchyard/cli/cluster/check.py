@@ -22,7 +22,8 @@ from switchyard.cli.main import GOOD, NOT_GOOD
 if TYPE_CHECKING:
     from switchyard.cluster.check import Report
     from switchyard.cluster.spec import Cluster
-    from switchyard.config.load import Loaded, Problem
+    from switchyard.config.load import Loaded
+    from switchyard.config.problem import Problem
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

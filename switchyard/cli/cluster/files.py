@@ -55,7 +55,8 @@ def read_named_policy(path: str, cluster: Cluster) -> tuple[str, Policy] | tuple
     Raises:
         CommandFailed: it can't be read, or is not good.
     """
-    from switchyard.config.load import PolicyError, parse_policy
+    from switchyard.config.load import parse_policy
+    from switchyard.config.problem import PolicyError
 
     if cluster.gateway.policy is None:
         return None, None

@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Simulate."""
     from switchyard.cluster.fitting import Undetermined
-    from switchyard.config.load import PolicyError
+    from switchyard.config.problem import PolicyError
     from switchyard.simulate.outcome import report
     from switchyard.simulate.stage import set_stage
 

@@ -9,7 +9,7 @@ from switchyard.cluster.checks.finding import Finding, error, warning
 from switchyard.cluster.fit import number
 from switchyard.cluster.flags import KNOWN, OWNED
 from switchyard.cluster.spec import Cluster
-from switchyard.config.references import Path as KeyPath
+from switchyard.config.problem import KeyPath
 from switchyard.config.references import nearest
 
 _SECRET = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)")

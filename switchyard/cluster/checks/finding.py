@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from switchyard.cluster.spec import Cluster
-from switchyard.config.references import Path as KeyPath
+from switchyard.config.problem import KeyPath
 
 Severity = Literal["error", "warning"]
 

@@ -19,7 +19,7 @@ from switchyard.cluster.fit import (
 )
 from switchyard.cluster.place import SLACK_GIB, Layout
 from switchyard.cluster.spec import Cluster, Node, Pool
-from switchyard.config.references import Path as KeyPath
+from switchyard.config.problem import KeyPath
 
 MOST_NODES = 16
 """Widest replica that is suggested."""

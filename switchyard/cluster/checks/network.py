@@ -9,7 +9,7 @@ from switchyard.cluster.checks.finding import Finding, error, place_of, warning
 from switchyard.cluster.fit import UNIFIED_WARN_SHARE
 from switchyard.cluster.place import Layout
 from switchyard.cluster.spec import Cluster, Node, Pool
-from switchyard.config.references import Path as KeyPath
+from switchyard.config.problem import KeyPath
 
 SPARK_HCAS = 2
 """RDMA devices of a DGX Spark's port; one alone carries half of 200 Gb/s."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from switchyard.cluster.checks.finding import Finding, error, warning
 from switchyard.cluster.place import Layout, Replica, fabric_groups
 from switchyard.cluster.spec import Cluster, Pool
-from switchyard.config.references import Path as KeyPath
+from switchyard.config.problem import KeyPath
 
 
 def check_placements(cluster: Cluster, layout: Layout) -> Iterator[Finding]:

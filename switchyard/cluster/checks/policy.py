@@ -9,7 +9,7 @@ from switchyard.cluster.fit import number
 from switchyard.cluster.place import Layout
 from switchyard.cluster.spec import Cluster
 from switchyard.config.policy import Policy
-from switchyard.config.references import Path as KeyPath
+from switchyard.config.problem import KeyPath
 
 
 def check_policy(cluster: Cluster, layout: Layout, policy: Policy) -> Iterator[Finding]:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.config.edit import CannotEdit, set_value
-from switchyard.config.load import PolicyError, parse_policy
+from switchyard.config.load import parse_policy
+from switchyard.config.problem import PolicyError
 
 SHIPPED = sorted((Path(__file__).parents[3] / "policies").glob("*.yaml"))
 TEXT = """\

@@ -2,7 +2,8 @@
 
 import pytest
 
-from switchyard.config.load import PolicyError, load_policy
+from switchyard.config.load import load_policy
+from switchyard.config.problem import PolicyError
 from switchyard.config.vocabulary import SIGNALS
 
 from ..build import MINIMAL, policy_of, problems_of

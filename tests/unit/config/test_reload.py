@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from switchyard.config.load import PolicyError, parse_policy
+from switchyard.config.load import parse_policy
+from switchyard.config.problem import PolicyError
 from switchyard.config.reload import PolicyFile, describe_changes
 
 from ..build import MINIMAL, policy_of

@@ -2,7 +2,8 @@
 
 import pytest
 
-from switchyard.config.load import PolicyError, Secrets, read_secrets
+from switchyard.config.problem import PolicyError
+from switchyard.config.secrets import Secrets, read_secrets
 
 from ..build import MINIMAL, policy_of
 

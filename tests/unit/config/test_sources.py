@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.cli.check import find_warnings
-from switchyard.config.load import PolicyError
+from switchyard.config.problem import PolicyError
 from switchyard.config.sources import BadSource, file_path, host_and_port, read_replica_file
 
 from ..build import policy_of

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.config.load import MAX_BYTES
+from switchyard.config.document import MAX_BYTES
 
 from ..build import MINIMAL, policy_of, problems_of
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from switchyard.app import Gateway
-from switchyard.config.load import Secrets, load_policy
+from switchyard.config.load import load_policy
+from switchyard.config.secrets import Secrets
 from switchyard.routing.session import identify
 
 from ..agents import (

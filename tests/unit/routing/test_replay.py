@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from switchyard.app import Gateway
 from switchyard.cli.whatif import make_replay
-from switchyard.config.load import Secrets
+from switchyard.config.secrets import Secrets
 from switchyard.config.vocabulary import SIGNALS as SIGNAL_NAMES
 from switchyard.errors import GatewayError, Unreachable
 from switchyard.routing.recorded import ALWAYS_RECORDED, BadRecord, NotRecorded, RecordedSignals, read_line
