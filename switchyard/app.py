@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from fastapi import FastAPI
 
+from switchyard.answering import Answers
 from switchyard.api.auth import Keys
 from switchyard.api.control import make_control
 from switchyard.api.door import Door
@@ -34,9 +35,10 @@ from switchyard.config.route import Route
 from switchyard.config.secrets import Secrets, read_secrets
 from switchyard.config.server import Server
 from switchyard.deciding import Decider, Steering, Target
+from switchyard.exchange import Endpoint, Exchange
 from switchyard.figures import Figures, read_classifiers, read_pools, read_redis, read_shadows
 from switchyard.fleet import Fleet
-from switchyard.pipeline import Endpoint, Exchange, Pipeline
+from switchyard.pipeline import Pipeline
 from switchyard.pools.actions import act, find_replica
 from switchyard.pools.affinity import Places
 from switchyard.pools.discovery import Discovery, Resolve, resolve
@@ -44,6 +46,7 @@ from switchyard.pools.health import Prober
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Replica
 from switchyard.pools.report import describe_pool, describe_replica
+from switchyard.recalling import Recall
 from switchyard.routing.classify.model import Ask
 from switchyard.routing.lookup import Names
 from switchyard.routing.pressure import PressureRelief
@@ -165,7 +168,7 @@ class Gateway:
         await self.pipeline.handle(exchange)  # the policy of this moment: a request keeps the one it began with
 
     async def _serve_stored(self, exchange: Exchange, response_id: str) -> None:
-        await self.pipeline.handle_stored(exchange, response_id)
+        await self._recall.handle(exchange, response_id)
 
     # ---- the policy in force ----
 
@@ -193,11 +196,12 @@ class Gateway:
         )  # fmt: skip
         self._sender = Sender(self.pools, self._connections_to, secrets.pool_keys, self._retry_budget)
         arrivals = Arrivals(policy.server.limits, self._store, self._pins, self._stored, self.pools)
+        answers = Answers(self._sender, self.decider, self._stored)
         self.pipeline = Pipeline(
-            policy, self.pools, arrivals, self.decider, self._sender, self._stored, self._recorder, self._tracing,
-            self._shadowing,
-            lambda: time.localtime().tm_hour,
+            policy, self.pools, arrivals, self.decider, self._sender, answers, self._recorder, self._tracing,
+            self._shadowing, lambda: time.localtime().tm_hour,
         )  # fmt: skip
+        self._recall = Recall(self.pools, arrivals, self._sender, answers, self._stored, self._recorder, self._tracing)
         self._watch_replicas()
 
     def _connect(self) -> None:

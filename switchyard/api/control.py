@@ -29,7 +29,7 @@ from switchyard.errors import (
     UnknownModel,
     UnknownPath,
 )
-from switchyard.pipeline import Endpoint
+from switchyard.exchange import Endpoint
 
 MAX_POLICY_BYTES = 1_000_000
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"

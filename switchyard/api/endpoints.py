@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from switchyard.pipeline import Endpoint
+from switchyard.exchange import Endpoint
 
 ENDPOINTS: Mapping[bytes, Endpoint] = {
     e.path.encode(): e

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from switchyard.api.door import Door
 from switchyard.api.envelope import engine_error_body, error_body, stream_error
 from switchyard.errors import BodyTooLarge, Draining, GatewayError, MethodNotAllowed, Unauthorized
-from switchyard.pipeline import Endpoint
+from switchyard.exchange import Endpoint
 from switchyard.upstream.connection import Headers
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def sane_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 class Exchange:
-    """One request of the data plane and the way back to its client; see `pipeline.Exchange`."""
+    """One request of the data plane and the way back to its client; see `switchyard.exchange`."""
 
     def __init__(
         self, protocol: GatewayProtocol, door: Door, endpoint: Endpoint, method: bytes, target: bytes, keep_alive: bool
@@ -225,7 +225,7 @@ class Exchange:
             self._resume()
 
     def refuse(self, error: GatewayError, headers: Headers) -> None:
-        """See `pipeline.Exchange`."""
+        """See `switchyard.exchange.Exchange`."""
         own: Headers = [_JSON, (b"x-switchyard-error", error.code.encode("ascii")), *headers]
         own.append((b"x-should-retry", b"true" if error.retryable else b"false"))  # the official SDKs follow it
         if error.retry_after_s is not None:
@@ -235,7 +235,7 @@ class Exchange:
         self._whole(error.status, own, error_body(self.endpoint.protocol, error))
 
     def pass_error(self, status: int, headers: Headers, body: bytes) -> None:
-        """See `pipeline.Exchange`."""
+        """See `switchyard.exchange.Exchange`."""
         content_type = next((v for n, v in headers if n == b"content-type"), b"").decode("latin-1")
         wrapped = engine_error_body(self.endpoint.protocol, status, content_type, body)
         if wrapped is not None:

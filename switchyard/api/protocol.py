@@ -27,7 +27,7 @@ from switchyard.errors import (
     RequestTimeout,
     TooManyConnections,
 )
-from switchyard.pipeline import Endpoint
+from switchyard.exchange import Endpoint
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 200

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from switchyard.answering import Answers
 from switchyard.config.secrets import Secrets
 from switchyard.pipeline import Pipeline
 
@@ -107,7 +108,7 @@ def test_a_fault_of_our_own_keeps_no_place_and_leaves_a_record(
         raise ZeroDivisionError("a fault in the gateway")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Pipeline, step, fail)
+        broken.setattr(Answers if step == "_note_answer" else Pipeline, step, fail)
         failed = client.post(*ask(kind))
     eventually(lambda: gateway.decisions("admin"))
     record = gateway.record("admin")
