@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from switchyard.config.policy import Policy
 from switchyard.config.route import Route
 from switchyard.pools.pool import Pool
 from switchyard.routing.classify.base import Classifier, ask_in_turn
@@ -57,6 +58,21 @@ class Stored(Protocol):
 
     def remember(self, response_id: str, pool: str, replica: str) -> None:
         """It was made there."""
+
+
+def keep_steering(policy: Policy, old: Mapping[str, Steering]) -> dict[str, Steering]:
+    """Control for a new policy, by route; it goes on where its settings stay: a reload doesn't forget what was given."""
+    steering: dict[str, Steering] = {}
+    for name, route in policy.routes.items():
+        share, pressure = old.get(name, (None, None))
+        order = tuple(step.use for step in route.choose)
+        if route.share is None or share is None or (share.settings, share.order) != (route.share, order):
+            share = ShareControl(route.share, order) if route.share is not None else None
+        if route.pressure is None or pressure is None or (pressure.settings, pressure.choose) != (route.pressure, route.choose):
+            pressure = PressureRelief(route.pressure, route.choose) if route.pressure is not None else None
+        if share is not None or pressure is not None:
+            steering[name] = (share, pressure)
+    return steering
 
 
 class Decider:

@@ -1,4 +1,4 @@
-"""What changes between two policies, in words; and noticing that a file has changed. Who installs a policy is `app.py`."""
+"""What changes between two policies, in words; and noticing that a file has changed. Who installs one is `reloading.py`."""
 
 from __future__ import annotations
 

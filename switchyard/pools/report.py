@@ -1,4 +1,4 @@
-"""A pool and its replicas as plain data, for `/admin/pools` and `switchyard pools`. Reads only."""
+"""A pool and its replicas as plain data, for `/readyz`, `/admin/pools` and `switchyard pools`. Reads only."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ def describe_pool(pool: Pool, now_s: float) -> dict[str, Any]:
         "source": pool.settings.source,
         "replicas": [describe_replica(r, now_s) for r in (*pool.replicas, *pool.leaving)],
     }
+
+
+def describe_readiness(pool: Pool) -> dict[str, Any]:
+    """What somebody wants to know who asks whether the gateway is ready."""
+    replicas = {
+        r.label: {"state": r.state, "in_flight": r.in_flight, **({"problem": r.problem} if r.problem else {})}
+        for r in pool.replicas
+    }
+    return {"replicas": replicas, "healthy": sum(r.healthy for r in pool.replicas), "queued": pool.queued}
 
 
 def describe_replica(replica: Replica, now_s: float) -> dict[str, Any]:
