@@ -302,6 +302,11 @@ def content_parts(content: msgspec.Raw) -> list[Part]:
     return [part for _, part in raw_parts(content)]
 
 
+def text_of(parts: list[Part]) -> str:
+    """The texts of some parts, one below the other."""
+    return "\n".join(p.text for p in parts if p.text)
+
+
 def _decoded_text(text: bytes) -> str:
     """A JSON string; with broken UTF-8 in it, as much as can be read."""
     try:

@@ -6,26 +6,24 @@ comes in from outside.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from switchyard.config.vocabulary import HEADER_PREFIX, SIGNALS
+from switchyard.routing.agents import COMPACTION, TITLE, TITLING_CLIENTS, client_of
+from switchyard.routing.harness import BILLING, BILLING_PART, SEEN_TEXT_CHARACTERS, clean
 from switchyard.routing.lazy import lazy
-from switchyard.routing.request import NULL, UNREADABLE, Item, Part, RequestView, content_parts, raw_parts
+from switchyard.routing.looks import CODE_CHARACTERS, SCRIPTS, looks_like_code
+from switchyard.routing.media import MEDIA_KINDS, MEDIA_TOKENS, find_media
+from switchyard.routing.request import NULL, Item, Part, RequestView, content_parts, text_of
+from switchyard.routing.tool_history import CALL_TYPES, RESULT_TYPES, chat_calls, is_error
 
 BYTES_PER_TOKEN = 4
 """English text and code, over common BPE vocabularies: 3 to 5 bytes. An estimate, and called so wherever it shows."""
-MEDIA_DEPTH = 8  # a tool result in a message is one; no protocol nests deeper
 LONG_BYTES = 256 * 1024
-MEDIA_TOKENS = 1_000  # a mid-sized picture; models differ between 250 and 1,600
-SEEN_TEXT_CHARACTERS = 4_000  # of the human's last text: enough for any surface feature
 
 EFFORT_CHARACTERS = 32  # of what a client calls its effort: it stands in records
-CODE_CHARACTERS = 400  # of it, where its share of code is measured
 
 PROMPT_FIELDS = (
     "messages",
@@ -38,68 +36,6 @@ PROMPT_FIELDS = (
     "documents",
     "text_1",
     "text_2",
-)
-MEDIA_KINDS = {
-    "image_url": "image", "image": "image", "input_image": "image",
-    "input_audio": "audio", "audio": "audio", "audio_url": "audio",
-}  # fmt: skip
-_CALL_TYPES = {"function_call", "custom_tool_call", "local_shell_call"}
-_RESULT_TYPES = {"function_call_output", "custom_tool_call_output", "local_shell_call_output"}
-_ERROR_START = re.compile(
-    rb"(?:\\[nrt]|\W){0,6}(?:error|exception|traceback|failed|fatal|command failed|exit code:? [1-9])", re.IGNORECASE
-)
-# What agents put around the human's words; each harness marks it with tags of its own.
-_HARNESS = re.compile(
-    r"<(system-reminder|environment_context|environment_details|user_instructions|command-[a-z-]+|local-command-[a-z]+)>"
-)
-_BILLING = re.compile(r"^x-anthropic-billing-header:[^\n]*\n?")
-_BILLING_PART = re.compile(rb'x-anthropic-billing-header:(?:[^"\\]|\\[^n])*')
-_MEDIA_MARK = re.compile(rb'"type"\s*:\s*"(?:image_url|image|input_image|input_audio|audio|audio_url)"')
-_CODE_WORDS = frozenset(
-    [
-        "def",
-        "class",
-        "import",
-        "from",
-        "fn",
-        "let",
-        "const",
-        "var",
-        "return",
-        "if",
-        "for",
-        "while",
-        "#include",
-        "public",
-        "private",
-        "func",
-        "function",
-        "package",
-        "use",
-    ]
-)
-_AGENTS: tuple[tuple[str, str], ...] = (
-    ("claude-cli", "claude-code"), ("claude-code", "claude-code"), ("codex", "codex"), ("opencode", "opencode"),
-    ("cline", "cline"), ("qwencode", "qwen-code"), ("qwen-code", "qwen-code"), ("aider", "aider"), ("litellm", "litellm"),
-    ("langchain", "langchain"), ("pydantic-ai", "pydantic-ai"), ("agents/python", "openai-agents"),
-    ("tool-eval-bench", "tool-eval-bench"), ("anthropic", "anthropic"), ("openai", "openai"), ("curl", "curl"),
-)  # fmt: skip
-_TITLING_CLIENTS = {"claude-code", "opencode", "codex", "qwen-code"}
-_TITLE = re.compile(r"\b(title|topic|headline)\b", re.IGNORECASE)
-_COMPACTION = re.compile(
-    r"\bsummar(y|ize|ise)\b.{0,80}\bconversation\b|\bcompact\b.{0,40}\b(history|conversation)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-_SCRIPTS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("han", re.compile(r"[\u4e00-\u9fff]")),
-    ("kana", re.compile(r"[\u3040-\u30ff]")),
-    ("hangul", re.compile(r"[\uac00-\ud7af]")),
-    ("cyrillic", re.compile(r"[\u0400-\u04ff]")),
-    ("arabic", re.compile(r"[\u0600-\u06ff]")),
-    ("devanagari", re.compile(r"[\u0900-\u097f]")),
-    ("greek", re.compile(r"[\u0370-\u03ff]")),
-    ("hebrew", re.compile(r"[\u0590-\u05ff]")),
-    ("latin", re.compile(r"[A-Za-z]")),
 )
 
 
@@ -166,9 +102,9 @@ class Signals:
         if not _may_have(item.content, b'"tool_result"'):
             # A message that is all harness (Codex's environment, say) is not a human's.
             return b"<" not in bytes(memoryview(item.content)[:256]) or any(
-                p.type in MEDIA_KINDS or _clean(p.text) for p in self._parts(item)
+                p.type in MEDIA_KINDS or clean(p.text) for p in self._parts(item)
             )
-        return any(p.type != "tool_result" and _clean(p.text) for p in self._parts(item))
+        return any(p.type != "tool_result" and clean(p.text) for p in self._parts(item))
 
     def _parts(self, item: Item) -> list[Part]:
         """The parts of an item's content, read once: with images in them that takes milliseconds."""
@@ -189,7 +125,7 @@ class Signals:
     def tool_loop(self) -> bool:
         """Whether the conversation ends with a tool's result (reminders of the harness behind it don't count)."""
         for item in reversed(self.view.items):
-            if item.role == "tool" or item.type in _RESULT_TYPES:
+            if item.role == "tool" or item.type in RESULT_TYPES:
                 return True
             if item.role == "user" and self._has_part(item, "tool_result"):
                 return True
@@ -226,10 +162,10 @@ class Signals:
     def _calls(self) -> list[tuple[str, str]]:
         calls: list[tuple[str, str]] = []
         for item in self.view.items:
-            if item.type in _CALL_TYPES:
+            if item.type in CALL_TYPES:
                 calls.append((str(item.name), str(item.arguments)))
             elif item.role == "assistant":
-                calls += _chat_calls(item)
+                calls += chat_calls(item)
                 if self._has_part(item, "tool_use"):
                     parts = self._parts(item)
                     calls += [(p.name, bytes(p.input).decode(errors="replace")) for p in parts if p.type == "tool_use"]
@@ -240,13 +176,13 @@ class Signals:
         """For each tool result, whether it is an error."""
         results: list[bool] = []
         for item in self.view.items:
-            if item.type in _RESULT_TYPES:
-                results.append(_is_error(item.output))
+            if item.type in RESULT_TYPES:
+                results.append(is_error(item.output))
             elif item.role == "tool":
-                results.append(_is_error(item.content))
+                results.append(is_error(item.content))
             elif item.role == "user" and self._has_part(item, "tool_result"):
                 parts = [p for p in self._parts(item) if p.type == "tool_result"]
-                results += [p.is_error or _is_error(p.content) for p in parts]
+                results += [p.is_error or is_error(p.content) for p in parts]
         return results
 
     # ---- what it needs ----
@@ -319,13 +255,13 @@ class Signals:
         """What the human said last, without the harness's additions; the beginning of a long text. Not for policies."""
         view = self.view
         if view.protocol == "responses" and (plain := view.body.text("input")) is not None:
-            return _clean(plain)
+            return clean(plain)
         if view.protocol in {"completions", "embeddings"}:
             found = view.body.value("prompt" if view.protocol == "completions" else "input")
             first = found[0] if isinstance(found, list) and found else found
-            return _clean(first) if isinstance(first, str) else ""
+            return clean(first) if isinstance(first, str) else ""
         for item, human in zip(reversed(view.items), reversed(self._human), strict=True):
-            if human and (text := _clean(_text(self._parts(item)))):
+            if human and (text := clean(text_of(self._parts(item)))):
                 return text
         return ""
 
@@ -337,7 +273,7 @@ class Signals:
         message counts.
         """
         system = self.view.body.fields.get("system" if self.view.protocol == "messages" else "instructions")
-        pieces = [b"" if system is None else _BILLING_PART.sub(b"", bytes(system))]
+        pieces = [b"" if system is None else BILLING_PART.sub(b"", bytes(system))]
         for item, human in zip(self.view.items, self._human, strict=True):
             if item.role in {"system", "developer"}:
                 pieces.append(bytes(item.content))
@@ -353,23 +289,23 @@ class Signals:
         """System text of any protocol, without a line that changes with every request. Not for policies."""
         found = self.view.body.fields.get("system" if self.view.protocol == "messages" else "instructions")
         if found is not None:
-            return "\n".join(filter(None, (_BILLING.sub("", p.text) for p in content_parts(found))))
+            return "\n".join(filter(None, (BILLING.sub("", p.text) for p in content_parts(found))))
         first = self.view.items[:1]
-        return _text(self._parts(first[0])) if first and first[0].role in {"system", "developer"} else ""
+        return text_of(self._parts(first[0])) if first and first[0].role in {"system", "developer"} else ""
 
     @lazy
     def code_share(self) -> float:
         """Share of non-empty lines of the human's last text that look like code."""
         lines = [line for line in map(str.strip, self.last_human_text[:CODE_CHARACTERS].splitlines()) if line]
-        return sum(map(_looks_like_code, lines)) / len(lines) if lines else 0.0
+        return sum(map(looks_like_code, lines)) / len(lines) if lines else 0.0
 
     @lazy
     def language(self) -> str:
         """The first script found in the human's last text, rarer ones first."""
         text = self.last_human_text[:500]
         if text.isascii():
-            return "latin" if _SCRIPTS[-1][1].search(text) else ""
-        return next((name for name, pattern in _SCRIPTS if pattern.search(text)), "")
+            return "latin" if SCRIPTS[-1][1].search(text) else ""
+        return next((name for name, pattern in SCRIPTS if pattern.search(text)), "")
 
     # ---- who asks ----
 
@@ -390,15 +326,15 @@ class Signals:
         if not view.items:
             return "main"
         if (
-            self.client in _TITLING_CLIENTS
+            self.client in TITLING_CLIENTS
             and self.tools == 0
             and self.turns <= 2  # the ask, and for some clients the text to be titled
             and view.body.size(*PROMPT_FIELDS) < 16_000
-            and _TITLE.search(f"{self.system_text[:2000]}\n{self.last_human_text[:300]}")
+            and TITLE.search(f"{self.system_text[:2000]}\n{self.last_human_text[:300]}")
         ):
             return "title"
         end = self.last_human_text[-600:]
-        if ("conversation" in end or "history" in end) and _COMPACTION.search(end):
+        if ("conversation" in end or "history" in end) and COMPACTION.search(end):
             return "compaction"
         return "main"
 
@@ -418,32 +354,6 @@ class Signals:
         return self.view.key_name
 
 
-@lru_cache(maxsize=1024)  # clients are few and repeat themselves
-def client_of(user_agent: str) -> str:
-    """The client that sends this User-Agent; `other` for a stranger."""
-    agent = user_agent.lower()
-    return next((name for mark, name in _AGENTS if mark in agent), "other")
-
-
-def _looks_like_code(line: str) -> bool:
-    if line[-1] in "{};" or "()" in line or "=>" in line or "::" in line or "==" in line or "</" in line:
-        return True
-    first = line.split(None, 1)[0]
-    return first in _CODE_WORDS and line[-1] not in ".?!"  # a sentence may begin with "if" or "use"
-
-
-def find_media(content: msgspec.Raw, depth: int = 0) -> Iterator[tuple[str, int]]:
-    """Kind and bytes of each media part of a message's content, those inside tool results included."""
-    text = memoryview(content)
-    if bytes(text[:1]) != b"[" or depth > MEDIA_DEPTH or not _MEDIA_MARK.search(text):
-        return
-    for raw, part in raw_parts(content):
-        if part.type in MEDIA_KINDS:
-            yield MEDIA_KINDS[part.type], len(memoryview(raw))
-        elif part.content is not NULL:
-            yield from find_media(part.content, depth + 1)
-
-
 def _may_have(content: msgspec.Raw, mark: bytes) -> bool:
     """A quick no for most: the content is no list, or a short one without the mark."""
     if content is NULL:
@@ -452,68 +362,6 @@ def _may_have(content: msgspec.Raw, mark: bytes) -> bool:
     if bytes(text[:1]) != b"[":
         return False
     return len(text) > LONG_BYTES or mark in bytes(text)  # reading the parts of a long one is cheaper than searching it
-
-
-def _chat_calls(item: Item) -> list[tuple[str, str]]:
-    if item.tool_calls is NULL:
-        return []
-    try:
-        calls = msgspec.json.decode(item.tool_calls)
-    except UNREADABLE:
-        return []
-    found = []
-    for call in calls if isinstance(calls, list) else ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            found.append((str(function.get("name")), str(function.get("arguments"))))
-    return found
-
-
-def _text(parts: list[Part]) -> str:
-    return "\n".join(p.text for p in parts if p.text)
-
-
-def _is_error(content: msgspec.Raw) -> bool:
-    """Whether a tool result begins like an error. A plain string is looked at as it is written, quote included."""
-    text = bytes(content)
-    if text.startswith(b'"'):
-        return _ERROR_START.match(text, 1) is not None
-    return _ERROR_START.match(_text(content_parts(content)).encode(errors="replace")) is not None
-
-
-def _clean(text: str) -> str:
-    """Without the harness's additions; of a long text the beginning and, where the question often stands, the end."""
-    text = _both_ends(text, 8 * SEEN_TEXT_CHARACTERS)
-    if "<" in text:
-        text = _without_harness(text)
-    return _both_ends(text.strip(), SEEN_TEXT_CHARACTERS)
-
-
-def _without_harness(text: str) -> str:
-    """Take out what stands between a harness's tags. In one pass: an expression over both tags is quadratic."""
-    kept: list[str] = []
-    never_closed: set[str] = set()
-    at = 0
-    for opening in _HARNESS.finditer(text):
-        tag = opening[1]
-        if opening.start() < at or tag in never_closed:
-            continue
-        closing = f"</{tag}>"
-        end = text.find(closing, opening.end())
-        if end < 0:
-            never_closed.add(tag)
-            continue
-        kept.append(text[at : opening.start()])
-        at = end + len(closing)
-    kept.append(text[at:])
-    return "".join(kept)
-
-
-def _both_ends(text: str, characters: int) -> str:
-    if len(text) <= characters:
-        return text
-    end = characters // 4
-    return f"{text[: characters - end - 5]}\n...\n{text[-end:]}"
 
 
 def _inner(value: Any, *path: str) -> Any:

@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import GatewayError
+from switchyard.routing.media import MEDIA_KINDS, MEDIA_TOKENS
 from switchyard.routing.request import RequestView
-from switchyard.routing.signals import MEDIA_KINDS, MEDIA_TOKENS, PROMPT_FIELDS
+from switchyard.routing.signals import PROMPT_FIELDS
 
 Count = Callable[[Sequence[str]], int]
 """Tokens of some texts together. May take a while: called in a thread."""

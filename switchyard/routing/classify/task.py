@@ -6,8 +6,9 @@ human's ask. The last message alone would not do either: "yes, do it" means what
 
 from __future__ import annotations
 
+from switchyard.routing.harness import clean
 from switchyard.routing.request import content_parts
-from switchyard.routing.signals import BYTES_PER_TOKEN, Signals, _clean
+from switchyard.routing.signals import BYTES_PER_TOKEN, Signals
 
 EARLIER_TURNS = 2
 LONG_CONTENT_BYTES = 256 * 1024  # an earlier message with pictures in it is not read again for its few words
@@ -21,7 +22,7 @@ def earlier_texts(signals: Signals, most: int = EARLIER_TURNS) -> list[str]:
     for item in reversed(signals.view.items):
         if item.role != "user" or len(memoryview(item.content)) > LONG_CONTENT_BYTES:
             continue
-        text = _clean("\n".join(p.text for p in content_parts(item.content) if p.text))
+        text = clean("\n".join(p.text for p in content_parts(item.content) if p.text))
         if text:
             found.append(text)
         if len(found) > most:
