@@ -3,7 +3,8 @@
 import pytest
 
 from switchyard.config.vocabulary import SIGNALS
-from switchyard.routing.signals import BYTES_PER_TOKEN, MEDIA_TOKENS, Signals
+from switchyard.routing.media import MEDIA_TOKENS
+from switchyard.routing.signals import BYTES_PER_TOKEN, Signals
 
 from ..agents import chat_call, chat_result
 from ..build import chat, signals_of, view_of

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from switchyard.errors import ContextOverflow
+from switchyard.routing.media import MEDIA_TOKENS
 from switchyard.routing.policy import SURE_OVERFLOW, find_candidates, worth_counting
-from switchyard.routing.signals import MEDIA_TOKENS
 from switchyard.routing.tokens import MESSAGE_TOKENS, count_prompt, load_tokenizer, why_no_tokenizer
 
 from ..build import chat, signals_of
