@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from .choices import LOOP
 from .front import close_front
-from .targets import LOOP
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,7 +16,7 @@ from integration.gateway import Gateway, policy, pool
 from switchyard import app
 from switchyard.api import protocol, server
 
-from .targets import CREDENTIALS, HOP_BY_HOP, assert_sane
+from .headers import CREDENTIALS, HOP_BY_HOP, assert_sane
 from .test_targets import grown
 from .wire import read_answers
 

@@ -14,7 +14,7 @@ from switchyard.routing.session import identify
 from switchyard.routing.signals import Signals
 from switchyard.upstream.sse import AnswerReader
 
-from .targets import SIGNAL_NAMES
+from .body import SIGNAL_NAMES
 
 SIZE = 1 << 19
 MOST_CPU_S = 0.75
