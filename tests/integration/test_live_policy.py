@@ -16,7 +16,7 @@ import httpx
 import pytest
 from msgspec import structs
 
-from switchyard import app
+from switchyard import reloading
 from switchyard.config.policy import Policy
 from switchyard.routing.classify.scorer import encode_weights, read_weights
 from switchyard.upstream.pool import SWEEP_S
@@ -117,7 +117,7 @@ def test_the_policy_that_came_last_is_in_force(start: Start, monkeypatch: pytest
     engine = start(Engine("m"))
     gateway: Gateway = start(Gateway(routed([engine], 0.5)))
     began, go_on = threading.Event(), threading.Event()
-    read = app.parse_policy
+    read = reloading.parse_policy
 
     def slow(raw: bytes, file: str) -> Policy:
         if b"0.61" in raw:
@@ -125,7 +125,7 @@ def test_the_policy_that_came_last_is_in_force(start: Start, monkeypatch: pytest
             assert go_on.wait(5)
         return read(raw, file)
 
-    monkeypatch.setattr(app, "parse_policy", slow)
+    monkeypatch.setattr(reloading, "parse_policy", slow)
     early, late = (
         threading.Thread(target=gateway.client().post, args=("/admin/policy", routed([engine], p))) for p in (0.61, 0.62)
     )
