@@ -10,7 +10,8 @@ import openai
 import pytest
 from anthropic import Anthropic
 from integration.client import Client, ask, error_of, eventually
-from integration.gateway import Gateway, policy, pool
+from integration.gateway import Gateway
+from integration.one_engine import one_engine_gateway
 from openai import OpenAI
 
 from switchyard.bench.measure import measure
@@ -30,19 +31,7 @@ def real_engine() -> Iterator[EmbeddedEngine]:
 
 @pytest.fixture(scope="module")
 def gateway(real_engine: EmbeddedEngine) -> Iterator[Gateway]:
-    def block(**settings: Any) -> dict[str, Any]:
-        return pool(real_engine.url, model="smollm2", **settings)
-
-    pools = {"small": block(usage="ask"), "big": block(max_output_tokens="clamp"), "judge": block()}
-    question = {"type": "model", "pool": "judge", "deadline_ms": 20_000}
-    routes = {
-        "auto": {
-            "classify": [question],
-            "choose": [{"p_at_least": 0.5, "use": "small"}, {"use": "big"}],
-            "aliases": ["claude-*"],
-        }
-    }
-    with Gateway(policy(pools, routes)) as gateway:
+    with one_engine_gateway(real_engine.url, 20_000) as gateway:
         yield gateway
 
 

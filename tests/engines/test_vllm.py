@@ -14,7 +14,8 @@ import openai
 import pytest
 from anthropic import Anthropic, BadRequestError
 from integration.client import Client, ask, error_of, eventually
-from integration.gateway import Gateway, policy, pool
+from integration.gateway import Gateway
+from integration.one_engine import one_engine_gateway
 from openai import OpenAI
 from pydantic import BaseModel
 from vllm_env import ensure
@@ -46,19 +47,7 @@ def vllm() -> Iterator[VllmServer]:
 
 @pytest.fixture(scope="module")
 def gateway(vllm: VllmServer) -> Iterator[Gateway]:
-    def block(**settings: Any) -> dict[str, Any]:
-        return pool(vllm.url, model="smollm2", **settings)
-
-    pools = {"small": block(usage="ask"), "big": block(max_output_tokens="clamp"), "judge": block()}
-    question = {"type": "model", "pool": "judge", "deadline_ms": 60_000}
-    routes = {
-        "auto": {
-            "classify": [question],
-            "choose": [{"p_at_least": 0.5, "use": "small"}, {"use": "big"}],
-            "aliases": ["claude-*"],
-        }
-    }
-    with Gateway(policy(pools, routes)) as gateway:
+    with one_engine_gateway(vllm.url, 60_000) as gateway:
         yield gateway
 
 

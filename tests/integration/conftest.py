@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from .client import Client
 from .engine import Engine
 from .gateway import Gateway
 
@@ -33,3 +34,10 @@ def engine() -> Iterator[Engine]:
     """An engine for one test."""
     with Engine() as engine:
         yield engine
+
+
+@pytest.fixture
+def client(gateway: Gateway, engine: Engine) -> Client:
+    """A client of the module's gateway, whose engine has forgotten the test before."""
+    engine.reset()
+    return gateway.client()

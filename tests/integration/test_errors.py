@@ -31,12 +31,6 @@ def gateway(engine: Engine) -> Iterator[Gateway]:
         yield gateway
 
 
-@pytest.fixture
-def client(gateway: Gateway, engine: Engine) -> Client:
-    engine.reset()
-    return gateway.client()
-
-
 def refusal(kind: str, answer: Answer, status: int, code: str) -> dict[str, Any]:
     """An error of the gateway's own; gives the inner object."""
     assert (answer.status, answer.code) == (status, code)

@@ -28,12 +28,6 @@ def gateway(engine: Engine) -> Iterator[Gateway]:
         yield gateway
 
 
-@pytest.fixture
-def client(gateway: Gateway, engine: Engine) -> Client:
-    engine.reset()
-    return gateway.client()
-
-
 # ---- to the engine ----
 
 

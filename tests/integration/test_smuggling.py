@@ -26,12 +26,6 @@ def gateway(engine: Engine) -> Iterator[Gateway]:
         yield gateway
 
 
-@pytest.fixture
-def client(gateway: Gateway, engine: Engine) -> Client:
-    engine.reset()
-    return gateway.client()
-
-
 def answers(connection: Connection) -> bytes:
     """All that comes until the gateway closes; fails when it doesn't."""
     connection.socket.settimeout(5)

@@ -26,12 +26,6 @@ def gateway(engine: Engine) -> Iterator[Gateway]:
         yield gateway
 
 
-@pytest.fixture
-def client(gateway: Gateway, engine: Engine) -> Client:
-    engine.reset()
-    return gateway.client()
-
-
 @STREAMED
 def test_asked_for_and_hidden(client: Client, engine: Engine, gateway: Gateway, kind: str) -> None:
     asking = client.post(*ask(kind, model="asking", stream=True))
