@@ -151,7 +151,7 @@ class Connection:
         self._read.clear()
         return data
 
-    def closed(self, within_s: float = 5) -> bool:
+    def closed(self, within_s: float = 20) -> bool:
         """Whether the gateway closes within the time, sending nothing more."""
         self.socket.settimeout(within_s)
         try:
@@ -298,7 +298,7 @@ def error_of(kind: str, body: Any) -> dict[str, Any]:
     return error
 
 
-def eventually(condition: Callable[[], Any], within_s: float = 5) -> Any:
+def eventually(condition: Callable[[], Any], within_s: float = 20) -> Any:
     """Wait until a condition holds; gives what it gave."""
     deadline = time.monotonic() + within_s
     while not (found := condition()):

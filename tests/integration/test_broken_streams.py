@@ -203,7 +203,7 @@ def test_the_connection_closes_after_a_broken_stream(gateway: Gateway, engine: E
     engine.play(stream(GOOD["chat"], RESET), reply({}))
     connection = gateway.client().start(*ask("chat", stream=True))
     connection.answer()
-    assert connection.closed(2)
+    assert connection.closed(20)
 
 
 # ---- the gateway itself goes down ----
@@ -220,7 +220,7 @@ def test_the_drain_limit_ends_streams_in_the_protocols_form(start: Start, kind: 
     answer = connection.rest(begun)
     assert answer.events()[:2] == read_events(GOOD[kind])
     assert "shutting down" in str(failure(kind, answer))
-    assert engine.last.gone.wait(2)
+    assert engine.last.gone.wait(20)
 
 
 def test_a_response_that_the_drain_limit_ends_keeps_its_id(start: Start) -> None:

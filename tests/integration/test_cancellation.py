@@ -11,7 +11,7 @@ from .client import PATHS, Client, ask, eventually
 from .engine import HANG, Engine, chunk, head, named, sse, stream
 from .gateway import Gateway, policy, pool
 
-SOON_S = 2.0
+SOON_S = 20.0
 
 
 @pytest.fixture(scope="module")

@@ -135,7 +135,7 @@ def test_a_good_health_path_in_front_of_a_dead_engine_is_seen_through(start: Sta
     engine.play([HANG])
     stuck = [gateway.client().start(*ask("chat")) for _ in range(2)]
     engine.wait_for()
-    eventually(lambda: state_of(gateway, engine)[0] == "ejected", 5)
+    eventually(lambda: state_of(gateway, engine)[0] == "ejected")
     assert "nothing has moved for" in state_of(gateway, engine)[1]
     seen = len(engine.work)
     assert [gateway.client().post(*ask("chat")).status for _ in range(6)] == [200] * 6
@@ -157,7 +157,7 @@ def test_a_busy_engine_is_never_ejected(start: Start, engine: Engine) -> None:
     engine.wait_for()
     stays_ready(gateway, engine, 3.5)
     figures.step = 0
-    eventually(lambda: state_of(gateway, engine)[0] == "ejected", 5)  # that the test can tell
+    eventually(lambda: state_of(gateway, engine)[0] == "ejected")  # that the test can tell
     for connection in connections:
         connection.leave()
 
@@ -178,7 +178,7 @@ def test_a_prefill_of_100_000_tokens_is_no_stall(start: Start, engine: Engine, h
     for connection in long:
         connection.leave()
     if not has_figures:  # that the test can tell: with the prompt gone, patience ends
-        eventually(lambda: state_of(gateway, engine)[0] == "ejected", 10)
+        eventually(lambda: state_of(gateway, engine)[0] == "ejected")
 
 
 def test_figures_that_are_always_zero_prove_nothing(start: Start, engine: Engine) -> None:
@@ -198,7 +198,7 @@ def test_an_engine_that_says_nothing_at_all_is_left(start: Start, engine: Engine
     gateway = watched(start, engine, start(Engine()))
     for path in ("/health", "/metrics"):
         engine.play_at(path, [HANG])
-    eventually(lambda: state_of(gateway, engine)[0] == "ejected", 10)
+    eventually(lambda: state_of(gateway, engine)[0] == "ejected")
     assert "nothing has come from it for" in state_of(gateway, engine)[1]
     engine.reset()
     eventually(lambda: state_of(gateway, engine)[0] == "ready", 20)
@@ -209,7 +209,7 @@ def test_an_idle_replica_that_fails_is_found_before_a_client_finds_it(start: Sta
     eventually(lambda: any(r.path == "/v1/chat/completions" and r.json()["max_tokens"] == 1 for r in engine.work))
     assert state_of(gateway, engine)[0] == "ready"
     engine.play(FAULT)
-    eventually(lambda: state_of(gateway, engine)[0] == "ejected", 5)
+    eventually(lambda: state_of(gateway, engine)[0] == "ejected")
     assert "one token: status 500" in state_of(gateway, engine)[1]
     engine.reset()
     eventually(lambda: state_of(gateway, engine)[0] == "ready", 20)

@@ -131,7 +131,7 @@ def test_too_slow(client: Client, gateway: Gateway, judge: Engine) -> None:
     judge.play([HANG])
     answer = client.post(*judged("responses"))
     assert "400 ms" in fell_back(gateway, answer)["reasons"][0]
-    assert judge.last.gone.wait(2), "nobody waits for it any more"
+    assert judge.last.gone.wait(20), "nobody waits for it any more"
     assert gateway.metric("switchyard_classifier_failures_total", route="judged") == before + 1
     eventually(lambda: gateway.metric("switchyard_in_flight", pool="judge") == 0)
 

@@ -147,7 +147,7 @@ def test_a_signal_drains(start: Start, tmp_path: Path, engine: Engine, number: s
     running = client.start(*ask("chat", stream=True))
     begun = running.head()
     process.process.send_signal(number)
-    assert idle.closed(5)
+    assert idle.closed(20)
     eventually(lambda: not _connects(process.port))
     assert process.process.poll() is None
     gate.open()
@@ -202,7 +202,7 @@ def test_the_limit_of_draining(start: Start, tmp_path: Path, engine: Engine) -> 
     assert (refusal.status, refusal.code) == (503, "draining")
     assert process.exit_code() == 0
     assert 0.8 < time.monotonic() - signalled < 6
-    assert all(r.gone.wait(2) for r in engine.work)
+    assert all(r.gone.wait(20) for r in engine.work)
     assert "Traceback" not in process.output
 
 
@@ -219,10 +219,10 @@ def test_a_second_signal_ends_it_at_once(start: Start, tmp_path: Path, engine: E
     assert process.process.poll() is None
     second = process.terminate()
     process.exit_code()
-    assert time.monotonic() - second < 4
+    assert time.monotonic() - second < 10
     (record,) = [json.loads(line) for line in log.read_text().splitlines()]
     assert record["outcome"] in {"broken", "client_left"}
-    assert engine.last.gone.wait(2)
+    assert engine.last.gone.wait(20)
 
 
 def test_no_engine_hears_anything_afterwards(start: Start, tmp_path: Path, engine: Engine) -> None:

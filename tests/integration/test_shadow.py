@@ -136,7 +136,7 @@ def test_a_big_pool_that_hangs_delays_nobody_and_is_left_when_somebody_comes(
     assert not shadow.gone.is_set()
     answer = client.post(*ask("chat", model="big"))
     assert (answer.status, answer.pool) == (200, "big")
-    assert shadow.gone.wait(5)
+    assert shadow.gone.wait(20)
     wait_for(gateway, busy=1, left=1)
     assert len(big.work) == 2
 
@@ -199,7 +199,7 @@ def test_a_gateway_that_ends_ends_its_shadows(engines: tuple[Engine, Engine]) ->
         gateway.close_clients()
         gateway.terminate()
         eventually(lambda: gateway.stopped, 5)  # well before drain_s: nothing waits for a shadow
-        assert shadow.gone.wait(5)
+        assert shadow.gone.wait(20)
 
 
 # ---- what has none ----

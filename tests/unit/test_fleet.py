@@ -1,6 +1,7 @@
 """What gateways tell each other, on a board in this process: who hears what, and who keeps quiet."""
 
 import asyncio
+from collections import Counter
 from random import Random
 
 import pytest
@@ -27,12 +28,14 @@ class Board:
         self.notices: dict[str, dict[str, str]] = {}
         self.posts = 0
         self.reachable = True
+        self.reads: Counter[asyncio.Task[object] | None] = Counter()
 
     def post(self, board, name, value):
         self.posts += 1
         self.notices.setdefault(board, {})[name] = value
 
     async def read(self, boards):
+        self.reads[asyncio.current_task()] += 1
         return {board: dict(self.notices.get(board, {})) for board in boards} if self.reachable else None
 
 
@@ -40,6 +43,7 @@ class Gateway:
     """A pool that tells a fleet, as app.py puts them together."""
 
     def __init__(self, board: Board, me: str, crew: str = "") -> None:
+        self.board = board
         self.policies: list[bytes | None] = []
         self.refuses = False
         self.fleet = Fleet(board, me, crew, lambda: {"p": self.pool}, self.take)
@@ -70,7 +74,8 @@ def _fast(monkeypatch):
 async def talk(*gateways: Gateway) -> None:
     """Long enough for everybody to have heard everything twice."""
     ears = [asyncio.create_task(gateway.fleet.listen()) for gateway in gateways]
-    await asyncio.sleep(0.03)
+    while any(not ear.done() and who.board.reads[ear] < 10 for who, ear in zip(gateways, ears, strict=True)):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
     for ear in ears:
         ear.cancel()
     results = await asyncio.gather(*ears, return_exceptions=True)
