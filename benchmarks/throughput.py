@@ -8,9 +8,11 @@ policy's rule reads, and labels come in exact quotas: of the first n requests, r
 tokens, the same lengths for both kinds. Completions are counted between the warm-up and the end, before the tail. The same
 arms are simulated (`switchyard cluster simulate`), without sockets.
 
+--speedup is of an arm with few answers. The more there are, the slower emulated time passes: the way through three processes
+takes real milliseconds, and each is a dozen emulated ones in which a place is empty.
+
 Exit code 1 when a routed arm is more than 3 % off the algebra at the share f that was realised, which is 3/(4f) while the
-small pool keeps up, or when simulation and emulation differ by more than 3 %. Shares at which both pools are full are
-shown and not judged.
+small pool keeps up, or when simulation and emulation differ by more than 3 %.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ ANSWER_TOKENS = 200
 WARM_UP = 0.25
 """Share of the run that isn't counted: queues fill, batches fall out of step."""
 TOLERANCE = 0.03
-CORNER = 0.1
-"""Where both limits are this close, both pools are full, neither has a queue to draw on all the time, and less is reached."""
+REAL_ANSWERS_S = 100.0
+"""Answers in a real second that no arm goes beyond; load, gateway and engines take about half of a core together then."""
 LOOK_EVERY_S = 0.05
 LABEL = "x-label"
 
@@ -62,6 +64,7 @@ class Point:
         share: of hard requests that was asked for.
         realised: share of hard ones among those counted.
         requests_s: completions in an emulated second.
+        speedup: emulated seconds in a real one; None where nothing was emulated.
         gateway_cpu: share of a core that the gateway took; None where there was none.
         lag_ms: how late a timer of the load generator was in the mean, in real time: other load on the machine shows here.
     """
@@ -71,6 +74,7 @@ class Point:
     requests_s: float
     counted: int
     failed: int
+    speedup: float | None = None
     gateway_cpu: float | None = None
     lag_ms: float | None = None
 
@@ -129,7 +133,7 @@ def run_emulated(share: float, speedup: float, seconds: float, folder: Path) -> 
         finally:
             emulator.send_signal(signal.SIGTERM)
     point = count(share, load.done, seconds, speedup, load.failed)
-    point.gateway_cpu, point.lag_ms = cpu, 1000 * load.lag_s
+    point.speedup, point.gateway_cpu, point.lag_ms = speedup, cpu, 1000 * load.lag_s
     return point
 
 
@@ -245,10 +249,10 @@ def run_simulated(share: float, seconds: float) -> Point:
 # ---- results ----
 
 
-def limits(share: float) -> tuple[float, float]:
-    """What big and small pool allow, as gains over all-big, by the algebra.
+def expected(share: float) -> float:
+    """The gain over all-big by the algebra: X(f) = min(3 r_big / f, 2 r_small / (1 - f)), against 4 r_big.
 
-    X(f) = min(3 r_big / f, 2 r_small / (1 - f)), against 4 r_big; the first is 3/(4f) whatever the speeds are.
+    The first is 3/(4f) whatever the speeds are.
     """
     cluster = parse_cluster((HERE / "throughput.yaml").read_bytes()).value
     rates = {
@@ -256,12 +260,7 @@ def limits(share: float) -> tuple[float, float]:
         for name, pool in cluster.pools.items()
     }
     small = 2 * rates["small"] / (1 - share) / (4 * rates["big"]) if share < 1 else math.inf
-    return 3 / (4 * share), small
-
-
-def expected(share: float) -> float:
-    """The gain over all-big by the algebra."""
-    return min(limits(share))
+    return min(3 / (4 * share), small)
 
 
 def summarise(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -276,7 +275,6 @@ def summarise(found: dict[str, Any]) -> list[dict[str, Any]]:
             "share": real["share"], "realised": real["realised"], "expected": expected(real["realised"]), "emulated": gain,
             "simulated": virtual_gain, "off": gain / expected(real["realised"]) - 1,
             "simulated_off_emulated": virtual["requests_s"] / real["requests_s"] - 1,
-            "corner": math.isclose(*limits(real["realised"]), rel_tol=CORNER),
         })  # fmt: skip
     return rows
 
@@ -287,11 +285,10 @@ def show(rows: list[dict[str, Any]]) -> bool:
     print("share  realised  algebra  emulated     off  simulated  simulated against emulated, answers/s")
     for row in rows:
         within = max(abs(row["simulated_off_emulated"]), abs(row["off"])) <= TOLERANCE
-        good &= within or row["corner"]
+        good &= within
         print(
             f"{row['share']:5.2f}  {row['realised']:8.4f}  {row['expected']:7.3f}  {row['emulated']:8.3f}  {row['off']:+6.2%}"
-            f"  {row['simulated']:9.3f}  {row['simulated_off_emulated']:+.2%}"
-            + ("   both pools are full" if row["corner"] else "" if within else "   TOO FAR OFF")
+            f"  {row['simulated']:9.3f}  {row['simulated_off_emulated']:+.2%}" + ("" if within else "   TOO FAR OFF")
         )
     return good
 
@@ -351,7 +348,7 @@ def main() -> int:
     """Run all arms, show and draw them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shares", default="1,0.9,0.75,0.5,0.35,0.25,0.15,0.08", help="of hard requests")
-    parser.add_argument("--speedup", type=float, default=12.0, help="emulated seconds in a real one")
+    parser.add_argument("--speedup", type=float, default=12.0, help="emulated seconds in a real one, at most")
     parser.add_argument("--seconds", type=float, default=600.0, help="emulated seconds of each arm")
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--svg", type=Path, help="write the picture here")
@@ -364,13 +361,14 @@ def main() -> int:
         found = {"date": time.strftime("%Y-%m-%d"), "speedup": given.speedup, "seconds": given.seconds}
         found["simulated"] = [asdict(run_simulated(share, given.seconds)) for share in shares]
         found["emulated"] = []
-        for share in shares:
+        for share, simulated in zip(shares, found["simulated"], strict=True):
+            speedup = min(given.speedup, REAL_ANSWERS_S / simulated["requests_s"])
             with tempfile.TemporaryDirectory() as work:
-                point = asdict(run_emulated(share, given.speedup, given.seconds, Path(work)))
+                point = asdict(run_emulated(share, speedup, given.seconds, Path(work)))
             found["emulated"].append(point)
             print(
-                f"share {share:g}: {point['requests_s']:.3f} answers/s, gateway {point['gateway_cpu']:.0%} of a core, "
-                f"timers {point['lag_ms']:.1f} ms late",
+                f"share {share:g}: {point['requests_s']:.3f} answers/s at {speedup:.1f} times the pace, gateway "
+                f"{point['gateway_cpu']:.0%} of a core, timers {point['lag_ms']:.1f} ms late",
                 flush=True,
             )
     rows = summarise(found)

@@ -7,11 +7,12 @@ names an interface may differ from node to node.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from switchyard.cluster.fit import number, rank_memory
-from switchyard.cluster.place import Layout, Replica
+from switchyard.cluster.place import SLACK_GIB, Layout, Replica
 from switchyard.cluster.spec import Cluster, Node, Pool
 
 READY_TIMEOUT_S = 3600
@@ -123,8 +124,13 @@ def engine_flags(pool: Pool, node: Node) -> tuple[str, ...]:
     if "tool_call_parser" in pool.engine and "enable_auto_tool_choice" not in pool.engine:
         flags.append("--enable-auto-tool-choice")  # without it vLLM refuses what agents send
     kv_gib = number(pool, "kv_cache_memory_gb")
-    if kv_gib is None and number(pool, "gpu_memory_utilization") is None and pool.checkpoint.weights_gib is not None:
-        kv_gib = rank_memory(pool, node).kv  # by itself vLLM would take 0.9 of the memory
+    if number(pool, "gpu_memory_utilization") is None:
+        memory = rank_memory(pool, node)
+        known = kv_gib is not None or memory.weights is not None
+        share = min(1.0, math.ceil(100 * memory.total / node.shows_gib - SLACK_GIB) / 100) if known else node.usable
+        kv_gib = memory.kv if known else None
+        # by itself vLLM takes 0.92, and doesn't start where that isn't free: beside another engine, or with a desktop
+        flags += ["--gpu-memory-utilization", f"{share:g}"]
     if kv_gib is not None:
         flags += ["--kv-cache-memory-bytes", str(int(kv_gib * 2**30))]
     return tuple(flags)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from switchyard.cluster.checks.network import gateway_node
 from switchyard.cluster.launch import node_environment, pool_environment
@@ -38,16 +37,11 @@ def leaving(cluster: Cluster, names: Sequence[str]) -> tuple[Replica, ...]:
     return tuple(r for r in lay_out(cluster).replicas if r.running and set(r.nodes) & set(names))
 
 
-def why_not_lend(cluster: Cluster, names: Sequence[str], until: datetime, now: datetime) -> list[str]:
-    """Everything that speaks against lending these nodes; empty when nothing does."""
-    known = {node.name: node for node in cluster.nodes}
-    problems = [f"there is no node {name}; known: {', '.join(known)}" for name in names if name not in known]
-    if until <= now:
-        problems.append(f"the lease would have ended already: {until.isoformat()}")
-    if problems:
-        return problems
+def why_not_lend(cluster: Cluster, names: Sequence[str]) -> list[str]:
+    """Everything that speaks against lending these nodes of the cluster; empty when nothing does."""
+    problems = []
     for name in names:
-        node = known[name]
+        node = cluster.node(name)
         if node.state == "lent":
             problems.append(f"{name} is lent to {node.owner} until {node.until} already")
     home = gateway_node(cluster)
@@ -75,10 +69,9 @@ def why_not_lend(cluster: Cluster, names: Sequence[str], until: datetime, now: d
 
 
 def why_not_return(cluster: Cluster, names: Sequence[str]) -> list[str]:
-    """Everything that speaks against taking these nodes back."""
-    known = {node.name: node for node in cluster.nodes}
-    problems = [f"there is no node {name}; known: {', '.join(known)}" for name in names if name not in known]
-    return problems or [f"{n} is not lent: it is {known[n].state}" for n in names if known[n].state != "lent"]
+    """Everything that speaks against taking these nodes of the cluster back."""
+    states = {name: cluster.node(name).state for name in names}
+    return [f"{name} is not lent: it is {state}" for name, state in states.items() if state != "lent"]
 
 
 def coming_back(cluster: Cluster, names: Sequence[str]) -> tuple[Replica, ...]:

@@ -74,9 +74,11 @@ class Hardware(Block):
     image: Image | None = None
     """Image for engines on this machine, in place of the pool's."""
     fabric_ifname: Interface | None = None
-    """Network interface on the fabric. It may differ between machines: it follows from the port the cable is in."""
+    """Network interface that `fabric` is an address of. It may differ between machines: it follows from the port the cable
+    is in."""
     hca: Listed[Interface] = ()
-    """RDMA devices of that port, as `ibdev2netdev` lists them; a Spark's port has two, and needs both for 200 Gb/s."""
+    """RDMA devices of that port, as `ibdev2netdev` lists them; a Spark's port has two, and needs both for 200 Gb/s.
+    On a ring, those of both ports."""
     models_dir: Directory = "/srv/models"
     """Directory on the machine with the checkpoints; engines see it as /models, read-only, and as their model hub cache."""
 
@@ -101,7 +103,7 @@ class Node(Hardware):
     mgmt: Address
     """Address by which the gateway and people reach it."""
     fabric: Address | None = None
-    """Address on the fabric."""
+    """Address on the fabric, where ranks meet. A cable of a ring reaches the neighbours only: there, the same as `mgmt`."""
     gpu_ids: Listed[Annotated[int, Field(ge=0, le=255)]] = ()
     """Its GPUs as nvidia-smi counts them; left out: all from 0. Nodes with the same `mgmt` are one machine whose GPUs
     differ: each says which are its own."""
@@ -251,7 +253,7 @@ class Gateway(Block):
     """Policy file, from the directory of this file. Its pools get `model` and `replicas` from here; all else in it stays.
     Left out: a policy with the pools alone, which clients ask for by name."""
     node: Label | None = None
-    """Node that it runs on; left out: the first that is active. It needs no GPU."""
+    """Node that it runs on; left out: the first that is active (with Kubernetes: any, as with several). It needs no GPU."""
     image: Image = "switchyard-gateway:latest"
     """Its container image."""
     port: Port = 4000

@@ -13,8 +13,9 @@ from switchyard.cluster.engine import Engine, Event, Job
 from switchyard.emulate.faults import Fault
 from switchyard.emulate.pace import Pace
 
-OFTEN_S = 0.002
-"""Real seconds between two looks at the streams of an engine: under compressed time, several tokens come at once."""
+OFTEN_S = 0.01
+"""Real seconds between two writes to an engine's streams: under compressed time, several tokens come at once. First and last
+tokens come when they are due: a place that is free later than it should be is throughput that no engine would lose."""
 AT_LEAST_S = 1e-6
 """A clock that runs slow rounds: a moment that is all but there must not be waited for in steps of nothing."""
 PEER_DEAD_S = 0.06
@@ -64,6 +65,7 @@ class LivingEngine:
         self.when_back: Callable[[], None] = lambda: None
         self._jobs: dict[Job, Listener] = {}
         self._streams = 0
+        self._streamed_s = 0.0
         self._wake: asyncio.TimerHandle | None = None
         self._recovery: asyncio.TimerHandle | None = None
 
@@ -92,24 +94,33 @@ class LivingEngine:
         """Let time pass until now, and tell all listeners."""
         self._tell(self.engine.advance(self.pace.now_s()))
         if self._streams:
+            self._streamed_s = asyncio.get_running_loop().time()
             for job, listener in self._jobs.items():
                 if listener.streams and (tokens := self.engine.tokens_of(job)):
                     listener.more(tokens)
 
     def _plan_wake(self) -> None:
-        """Come back when there is something to tell: a step's end where tokens stream, else the next first or last token."""
+        """Come back when there is something to tell: the next first or last token, or, where tokens stream, a step's end."""
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
-        at_s = self.engine.step_end_s if self._streams else self.engine.next_s
-        delay_s = self.pace.real_s_until(at_s) if at_s is not None else None
-        if delay_s is not None:
-            delay_s = max(delay_s, OFTEN_S if self._streams else AT_LEAST_S)
-            self._wake = asyncio.get_running_loop().call_later(delay_s, self._on_wake)
+        if self.engine.next_s is None or self.engine.step_end_s is None:
+            return
+        delay_s = self.pace.real_s_until(self.engine.next_s)
+        step_s = self.pace.real_s_until(self.engine.step_end_s)
+        if delay_s is None or step_s is None:
+            return
+        loop = asyncio.get_running_loop()
+        if self._streams:
+            delay_s = min(delay_s, max(step_s, self._streamed_s + OFTEN_S - loop.time()))
+        self._wake = loop.call_later(max(delay_s, AT_LEAST_S), self._on_wake)
 
     def _on_wake(self) -> None:
         self._wake = None
-        self.look()
+        if self._streams and asyncio.get_running_loop().time() >= self._streamed_s + OFTEN_S:
+            self.look()
+        else:
+            self._tell(self.engine.advance(self.pace.now_s()))
         self._plan_wake()
 
     def _tell(self, events: list[Event]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from switchyard.cli.main import COULD_NOT_RUN, NOT_GOOD, CommandFailed
+from switchyard.cli.main import COULD_NOT_RUN, NOT_GOOD, WRONG_USE, CommandFailed
 
 if TYPE_CHECKING:
     from switchyard.cluster.spec import Cluster
@@ -70,6 +71,19 @@ def read_named_policy(path: str, cluster: Cluster) -> tuple[str, Policy] | tuple
     except PolicyError as error:
         print(error, file=sys.stderr)
         raise CommandFailed(f"the policy that {path} names has problems", NOT_GOOD) from None
+
+
+def known_nodes(cluster: Cluster, names: Iterable[str]) -> list[str]:
+    """Names of nodes as a user gave them, each once.
+
+    Raises:
+        CommandFailed: the file has no such node.
+    """
+    given, known = list(dict.fromkeys(names)), [node.name for node in cluster.nodes]
+    for name in given:
+        if name not in known:
+            raise CommandFailed(f"there is no node {name[:64]}; known: {', '.join(known)}", WRONG_USE)
+    return given
 
 
 def now() -> datetime:

@@ -23,7 +23,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from switchyard.cli.cluster.files import add_file, now, read_cluster, read_file
+from switchyard.cli.cluster.files import add_file, known_nodes, now, read_cluster, read_file
 from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, WRONG_USE, CommandFailed
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def run(given: argparse.Namespace) -> int:
     from switchyard.cluster.lease import leaving, torchrun_ranks, why_not_lend
 
     cluster = read_cluster(given.cluster).value
-    nodes = list(dict.fromkeys(given.nodes))
+    nodes = known_nodes(cluster, given.nodes)
     until = read_moment(given.until, now())
-    if problems := why_not_lend(cluster, nodes, until, now()):
+    if problems := why_not_lend(cluster, nodes):
         raise CommandFailed("; ".join(problems), NOT_GOOD)
     replicas = leaving(cluster, nodes)
     written = until.isoformat(timespec="seconds")
@@ -90,7 +90,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def read_moment(text: str, now_: datetime) -> datetime:
-    """A moment, or a time from now.
+    """A moment to come, or a time from now.
 
     Raises:
         CommandFailed: it is neither.
@@ -103,6 +103,8 @@ def read_moment(text: str, now_: datetime) -> datetime:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise CommandFailed(f"--until {text}: 90m, 8h, 2d, or a moment like 2026-12-01T18:00:00+01:00 is expected", WRONG_USE)
+    if moment <= now_:
+        raise CommandFailed(f"--until {text}: that is over already", WRONG_USE)
     return moment
 
 
@@ -147,16 +149,16 @@ def replace(path: str, text: str) -> None:
 
 
 def stop_commands(replicas: Sequence[Replica], verb: str = "stop") -> list[dict[str, str]]:
-    """How each rank of these replicas is stopped (or started), for what `cluster render` wrote."""
+    """How each rank of these replicas is stopped (or started), for what `cluster render` wrote. It stays so over a reboot."""
+    compose, systemd = ("stop", "disable") if verb == "stop" else ("up -d", "enable")
     commands = []
     for replica in replicas:
         for rank, node in enumerate(replica.nodes):
             service = f"{replica.name}-rank{rank}" if len(replica.nodes) > 1 else replica.name
-            unit = f"{replica.name}.target" if len(replica.nodes) > 1 else f"{replica.name}.service"
-            compose = f"docker compose {'stop' if verb == 'stop' else 'up -d'} {service}"
-            commands.append(
-                {"node": node, "replica": replica.name, "compose": compose, "systemd": f"systemctl {verb} switchyard-{unit}"}
-            )
+            commands.append({
+                "node": node, "replica": replica.name, "compose": f"docker compose {compose} {service}",
+                "systemd": f"systemctl {systemd} --now switchyard-{replica.name}.target",
+            })  # fmt: skip
     return commands
 
 

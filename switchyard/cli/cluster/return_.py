@@ -12,7 +12,7 @@ import argparse
 import json
 import os
 
-from switchyard.cli.cluster.files import add_file, read_cluster
+from switchyard.cli.cluster.files import add_file, known_nodes, read_cluster
 from switchyard.cli.cluster.lend import add_gateway_arguments, edited, replace, show_commands, stop_commands
 from switchyard.cli.main import GOOD, NOT_GOOD, CommandFailed
 
@@ -30,7 +30,7 @@ def run(given: argparse.Namespace) -> int:
     from switchyard.cluster.lease import coming_back, why_not_return, with_state
 
     cluster = read_cluster(given.cluster).value
-    nodes = list(dict.fromkeys(given.nodes))
+    nodes = known_nodes(cluster, given.nodes)
     if problems := why_not_return(cluster, nodes):
         raise CommandFailed("; ".join(problems), NOT_GOOD)
     replicas = coming_back(with_state(cluster, nodes, "active"), nodes)

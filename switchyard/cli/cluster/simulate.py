@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from switchyard.cli.cluster.emulate import read_policy_for
-from switchyard.cli.cluster.files import add_file, read_cluster
+from switchyard.cli.cluster.files import add_file, known_nodes, read_cluster
 from switchyard.cli.main import COULD_NOT_RUN, GOOD, NOT_GOOD, WRONG_USE, CommandFailed
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ def run(given: argparse.Namespace) -> int:
 
     _check(given)
     cluster = read_cluster(given.cluster).value
-    known = [node.name for node in cluster.nodes]
-    lent = [_known_node(name, known) for name in given.lend]
+    lent = known_nodes(cluster, given.lend)
+    known_nodes(cluster, map(_node_of, given.down))
     try:
         stage = set_stage(cluster, read_policy_for(given, cluster), lent)
-        results, warm_up_s = simulate(given, stage, known)
+        results, warm_up_s = simulate(given, stage)
     except (Undetermined, ValueError, PolicyError) as error:
         raise CommandFailed(f"{given.cluster}: {error}", NOT_GOOD) from None
     found = report(results, warm_up_s)
@@ -95,12 +95,12 @@ def run(given: argparse.Namespace) -> int:
     return NOT_GOOD if found["errors"] else GOOD
 
 
-def simulate(given: argparse.Namespace, stage: Stage, nodes: list[str]) -> tuple[Results, float]:
+def simulate(given: argparse.Namespace, stage: Stage) -> tuple[Results, float]:
     """Run it; gives the results, and the warm-up that isn't counted, in seconds."""
     from switchyard.cluster.traffic import Conversations, Mix, from_log
     from switchyard.simulate.stage import run
 
-    faults = _faults(given, stage, nodes)
+    faults = _faults(given, stage)
     if given.traffic is not None:
         asks = from_log(_read_log(given.traffic), given.times)
         if not asks:
@@ -148,20 +148,18 @@ def _share(text: str) -> float | None:
     return share
 
 
-def _known_node(name: str, known: list[str]) -> str:
-    if name not in known:
-        raise CommandFailed(f"there is no node {name}; known: {', '.join(known)}", WRONG_USE)
-    return name
+def _node_of(down: str) -> str:
+    """The node in NODE[@WHEN_S][+HOW_LONG_S]."""
+    return re.split("[@+]", down, maxsplit=1)[0]
 
 
-def _faults(given: argparse.Namespace, stage: Stage, nodes: list[str]) -> list[tuple[str, float, Fault]]:
+def _faults(given: argparse.Namespace, stage: Stage) -> list[tuple[str, float, Fault]]:
     from switchyard.emulate.faults import parse_fault
 
     try:
         faults = [parse_fault(text) for text in given.fault]
         for text in given.down:
-            node = re.split("[@+]", text, maxsplit=1)[0]
-            _known_node(node, nodes)
+            node = _node_of(text)
             faults += [parse_fault(f"{name}=kill{text.removeprefix(node)}") for name in stage.on_node(node)]
         known = [replica.name for replica in stage.replicas]
         if unknown := [name for name, _, _ in faults if name not in known]:

@@ -32,7 +32,8 @@ def check_engines(cluster: Cluster) -> Iterator[Finding]:
             yield error((*at, "kv_cache_memory_gb"), "a number of GiB is expected")
         share = number(pool, "gpu_memory_utilization")
         if share is not None and "kv_cache_memory_gb" in pool.engine:
-            yield warning((*at, "gpu_memory_utilization"), "vLLM ignores it beside kv_cache_memory_gb", "leave it out")
+            said = "beside kv_cache_memory_gb it only says how much has to be free at the start"
+            yield warning((*at, "gpu_memory_utilization"), said, "leave it out: it follows from the sum")
         elif share is not None and any(n.unified for n in cluster.nodes):
             hint = "kv_cache_memory_gb says exactly what is taken"
             yield warning((*at, "gpu_memory_utilization"), "no hard cap on memory that the CPU shares: machines froze", hint)

@@ -12,7 +12,7 @@ from switchyard.cluster.spec import Cluster, Node, Pool
 from switchyard.config.problem import KeyPath
 
 SPARK_HCAS = 2
-"""RDMA devices of a DGX Spark's port; one alone carries half of 200 Gb/s."""
+"""RDMA devices of a DGX Spark's port; one alone carries half of 200 Gb/s. On a ring a node uses both of its ports."""
 
 
 def check_nodes(cluster: Cluster, now: datetime) -> Iterator[Finding]:
@@ -24,7 +24,7 @@ def check_nodes(cluster: Cluster, now: datetime) -> Iterator[Finding]:
             yield warning(
                 (*at, "until"), f"the lease of {owner} is over", f"switchyard cluster return FILE {node.name}, or extend it"
             )
-        if node.fabric is not None and node.fabric == node.mgmt:
+        if node.fabric is not None and node.fabric == node.mgmt and cluster.fabric.kind != "ring":
             yield warning((*at, "fabric"), "the same address as mgmt: clients and ranks share a network")
         if node.unified and node.usable > UNIFIED_WARN_SHARE + 0.005:
             gib = node.usable_gib
@@ -62,8 +62,16 @@ def check_fabric(cluster: Cluster) -> Iterator[Finding]:
             yield error(at, f"{' and '.join(missing)} missing: replicas over several nodes need them", hint)
         if not node.hca:
             yield warning(at, "hca missing: ranks will talk over TCP, which is slow", "`ibdev2netdev` lists RDMA devices")
+        elif node.unified and fabric.kind == "ring" and len(node.hca) < 2 * SPARK_HCAS:
+            yield warning((*at, "hca"), f"{len(node.hca)} of 4 devices: on a ring a Spark needs those of both of its ports")
         elif node.unified and len(node.hca) < SPARK_HCAS:
             yield warning((*at, "hca"), f"{len(node.hca)} device: a Spark's port carries 200 Gb/s over both of its two")
+        if fabric.kind == "ring" and node.fabric not in {None, node.mgmt}:
+            yield warning(
+                (*at, "fabric"),
+                "a cable of the ring reaches the neighbours only, and all ranks have to meet at this address",
+                "the address and interface of the management network; what `hca` names still goes over the cables",
+            )
 
 
 def _may_be_wide(cluster: Cluster, node: str) -> bool:

@@ -164,23 +164,11 @@ def _readme(source: Source, nodes: list[str]) -> str:
     copies = "; ".join(f"`rsync -a {n}/ {host(source.cluster.node(n).mgmt)}:switchyard/`" for n in nodes)
     return readme(
         "Docker Compose, one directory a node",
-        "Put the checkpoints into each node's models directory: "
-        + "; ".join(_downloads(source))
-        + ". Engines are offline, so that all ranks run the same files.",
+        source.downloads,
+        f"The gateway's image is yours to build, in a clone of Switchyard on {source.machine(source.gateway_node)}: "
+        f"`{source.build_gateway}`.",
         f"Copy each directory to its node: {copies}.",
         "Where there is a `.env.example`, copy it to `.env` on the node and fill it in.",
         "On each node: `docker compose up -d`. All ranks of a replica have to be started; the head answers after minutes.",
         f"Ask the gateway: `curl http://{host(source.gateway_node.mgmt)}:{source.cluster.gateway.port}/readyz`.",
     )
-
-
-def _downloads(source: Source) -> list[str]:
-    steps = []
-    for name, pool in source.cluster.pools.items():
-        nodes = [n for replica in source.layout.of(name) for n in replica.nodes]
-        where = source.cluster.node(nodes[0]).models_dir if nodes else "/srv/models"
-        if pool.path is None:
-            steps.append(f"`HF_HUB_CACHE={where}/hub hf download {pool.model}` on {', '.join(nodes)}")
-        else:
-            steps.append(f"{pool.model} as `{pool.path}` inside the container on {', '.join(nodes)}")
-    return steps

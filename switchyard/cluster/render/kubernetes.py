@@ -41,6 +41,8 @@ def gateway_manifests(source: Source, policy: str) -> list[Manifest]:
     container: Manifest = {
         "name": "gateway",
         "image": cluster.gateway.image,
+        "#pull": "an image that was put onto the node by hand is in no registry",
+        "imagePullPolicy": "IfNotPresent",
         "args": ["serve", f"{ETC}/policy.yaml", "--host", "0.0.0.0", "--port", str(port)],
         "ports": [{"name": "http", "containerPort": port}],
     }
@@ -67,6 +69,7 @@ def gateway_manifests(source: Source, policy: str) -> list[Manifest]:
         ],
     }
     deployment = manifest("apps/v1", "Deployment", "switchyard-gateway", space)
+    pinned = cluster.gateway.node if cluster.gateway.replicas == 1 else None
     deployment["spec"] = {
         "replicas": cluster.gateway.replicas,
         "selector": {"matchLabels": labels},
@@ -76,6 +79,7 @@ def gateway_manifests(source: Source, policy: str) -> list[Manifest]:
             "spec": {
                 "#drain": "as long as the policy lets running answers go on, and a little",
                 "terminationGracePeriodSeconds": source.stop_s,
+                **({"nodeSelector": {"kubernetes.io/hostname": pinned}} if pinned is not None else {}),
                 "containers": [container],
                 "volumes": [
                     {"name": "policy", "configMap": {"name": "switchyard-policy"}},

@@ -199,8 +199,11 @@ def _readme(source: Source) -> str:
     order = ["redis.yaml"] if source.redis_host is not None else []
     order += [f"{name}.yaml" for name in source.cluster.pools if source.layout.of(name)] + ["gateway.yaml"]
     steps = [
-        "Install LeaderWorkerSet (https://github.com/kubernetes-sigs/lws) and NVIDIA's device plugin, and put the checkpoints "
-        "into each node's models directory. Names of nodes here are names of nodes there.",
+        "Install LeaderWorkerSet (https://github.com/kubernetes-sigs/lws) and NVIDIA's device plugin. Names of nodes here are "
+        "names of nodes there.",
+        source.downloads,
+        f"The gateway's image is yours to build, in a clone of Switchyard: `{source.build_gateway}`. Push it to a registry "
+        "that `gateway.image` names, or put it onto the gateway's node: `docker save IMAGE | ctr -n k8s.io images import -`.",
         "`sh labels.sh` ties replicas to the nodes that are cabled together.",
         "`kubectl apply -f namespace.yaml`",
     ]

@@ -90,6 +90,30 @@ class Source:
         server = self.policy.server if self.policy is not None else None
         return math.ceil((server.drain_delay_s + server.drain_s if server is not None else 30) + 10)
 
+    @property
+    def build_gateway(self) -> str:
+        """What makes the gateway's image."""
+        return f"docker build -f deploy/Dockerfile -t {self.cluster.gateway.image} ."
+
+    @property
+    def downloads(self) -> str:
+        """What puts the checkpoints where engines look for them."""
+        steps = []
+        for name, pool in self.cluster.pools.items():
+            nodes = [n for replica in self.layout.of(name) for n in replica.nodes]
+            if not nodes:
+                continue
+            if pool.path is None:
+                hub = f"{self.cluster.node(nodes[0]).models_dir}/hub"
+                steps.append(f"`HF_HUB_CACHE={hub} hf download {pool.model}` on {', '.join(nodes)}")
+            else:
+                steps.append(f"{pool.model} as `{pool.path}` inside the container on {', '.join(nodes)}")
+        return (
+            "Put the checkpoints into each node's models directory: "
+            + "; ".join(steps)
+            + ". Engines are offline, so that all ranks run the same files."
+        )
+
     def uneven(self) -> list[str]:
         """Pools whose replicas are not all started alike, since their nodes differ: one template doesn't fit all."""
         found = []

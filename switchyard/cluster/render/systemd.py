@@ -89,7 +89,7 @@ def docker_run(launch: Launch, container: str) -> list[str]:
     wide, node = launch.wide, launch.node
     gpus = "all" if launch.whole_machine else f'"device={",".join(map(str, launch.gpus))}"'
     argv = [DOCKER, "run", "--rm", "--name", container, "--network", "host", "--ipc", "host", "--gpus", gpus]
-    argv += ["--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
+    argv += ["--log-driver", "local", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
     argv += ["--cap-add", "IPC_LOCK", "--device", "/dev/infiniband"] if launch.rdma else []
     argv += ["--env-file", f"{ETC}/node.env"] if wide else []
     argv += ["--env-file", f"{ETC}/{launch.replica.pool}.env"] if launch.api_key_env is not None else []
@@ -152,7 +152,7 @@ def gateway_unit(source: Source) -> str:
 def redis_unit(source: Source) -> str:
     """Redis for the state that gateways share."""
     container = "switchyard-redis"
-    run = [DOCKER, "run", "--rm", "--name", container, "--publish", "127.0.0.1:6379:6379", REDIS_IMAGE]
+    run = [DOCKER, "run", "--rm", "--name", container, "--log-driver", "local", "--publish", "127.0.0.1:6379:6379", REDIS_IMAGE]
     run += ["redis-server", "--save", "", "--appendonly", "no"]
     name = source.redis_host
     return comment(source.header(f"Redis, reached as {name}: add `127.0.0.1 {name}` to /etc/hosts.")) + _sections(
@@ -197,10 +197,11 @@ def _readme(source: Source) -> str:
     starts = "; ".join(f"on {name} `{' '.join(names)}`" for name, names in targets.items())
     return readme(
         "systemd units, one directory a node",
+        source.downloads,
         f"Copy to each node: `units/` to `/etc/systemd/system/`, `etc/` to `{ETC}/`.",
         f"Copy each `*.env.example` in `{ETC}` without `.example`, fill it in, `chmod 600`.",
-        f"On {source.machine(home)}: `python3 -m venv /opt/switchyard`, and install the gateway into it, so that "
-        f"{SWITCHYARD} is there.",
+        f"On {source.machine(home)}, in a clone of Switchyard: `python3 -m venv /opt/switchyard` and "
+        f"`/opt/switchyard/bin/pip install --constraint requirements.lock .`, so that {SWITCHYARD} is there.",
         f"`systemctl daemon-reload`, then `systemctl enable --now` {starts}.",
         f"On {source.machine(home)}: `systemctl enable --now{extra} switchyard-gateway.service`, "
         f"then `curl http://{host(home.mgmt)}:{source.cluster.gateway.port}/readyz`.",

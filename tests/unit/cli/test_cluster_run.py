@@ -218,7 +218,7 @@ def test_lend_drains_notes_and_tells(
     assert admin.asked == ["/admin/pools/qwen/replicas/qwen-3/drain"]
     assert admin.key == "Bearer sk-admin"
     assert "2 requests still run" in out.err
-    assert "systemctl stop switchyard-qwen-3.target" in out.out
+    assert "systemctl disable --now switchyard-qwen-3.target" in out.out
     assert "export MASTER_ADDR=192.168.100.5" in out.out
     node = parse_cluster(file.read_bytes()).value.node("s5")
     assert (node.state, node.owner, node.until) == ("lent", "anna", "2099-12-01T18:00:00+01:00")
@@ -266,7 +266,9 @@ def test_without_a_gateway(file: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert lend(file, "s7", "--no-gateway") == 0
     assert "torchrun" in capsys.readouterr().out
     assert main(["cluster", "return", str(file), "s7", "--no-gateway"]) == 0
-    assert "docker compose up -d minicpm-1" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "docker compose up -d minicpm-1" in out
+    assert "systemctl enable --now switchyard-minicpm-1.target" in out, "which is what the README enables"
 
 
 def test_lend_refuses_and_says_everything(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,3 +294,13 @@ def test_moments() -> None:
     for wrong in ("tomorrow", "8", "2026-12-01T18:00:00", "8w"):
         with pytest.raises(CommandFailed, match="8h"):
             read_moment(wrong, now)
+    with pytest.raises(CommandFailed, match="over already"):
+        read_moment("2026-12-01T12:59:00+01:00", now)
+
+
+def test_a_node_that_is_not_there_is_wrong_use(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lend(file, "s9", "--no-gateway") == 2
+    assert main(["cluster", "return", str(file), "s9", "--no-gateway"]) == 2
+    assert main(["cluster", "simulate", str(file), "--mix", "0.25", "--lend", "s9"]) == 2
+    assert main(["cluster", "simulate", str(file), "--mix", "0.25", "--down", "s9@5"]) == 2
+    assert capsys.readouterr().err.count("there is no node s9; known: s1, s2, s3") == 4

@@ -83,7 +83,7 @@ WARNINGS = [
     ("vllm@sha256:1", "vllm:v1", "pools.big.image: vllm:v1 is a tag: two nodes may hold different images under it"),
     ("max_model_len: 65536", "max_num_seq: 6", "it is passed on as --max-num-seq (did you mean max_num_seqs?)"),
     ("kv_cache_memory_gb: 20", "gpu_memory_utilization: 0.7", "no hard cap on memory that the CPU shares"),
-    ("max_model_len: 65536", "gpu_memory_utilization: 0.7", "vLLM ignores it beside kv_cache_memory_gb"),
+    ("max_model_len: 65536", "gpu_memory_utilization: 0.7", "it only says how much has to be free at the start (leave it out"),
     ("size_gib: 126", "size_gib: 126, kv_heads: 1", "1 KV heads on 2 ranks: each is kept 2 times, so the KV cache holds 50%"),
     ("checkpoint: {size_gib: 5}", "min_replicas: 1", "how large the weights are is not said: memory can't be checked"),
     ("192.168.0.4}", "192.168.0.4" + LENT + "}", "pools.small.placement.1: small-2 does not run: s4 is lent"),
@@ -111,6 +111,17 @@ def test_a_ring_needs_three_nodes_and_no_gid_index():
     report = report_of(two)
     assert any("a ring has at least three nodes, not 2" in e for e in said(report, "error"))
     assert any("a ring is run without a GID index" in w for w in said(report, "warning"))
+
+
+def test_on_a_ring_ranks_meet_where_all_reach_all():
+    """A cable joins neighbours: with the address of one, the ranks of four nodes would never find each other."""
+    ring = SPARKS.replace("kind: switch", "kind: ring").replace("nodes_per_replica: 2", "nodes_per_replica: 4")
+    ring = ring.replace("[[s1, s2]]", "[[s1, s2, s3, s4]]").replace("[[s3], [s4]]", "[[s3], [s4]]\n    port: 8002")
+    warnings = said(report_of(ring), "warning")
+    assert sum("a cable of the ring reaches the neighbours only" in w for w in warnings) == 4
+    assert sum("2 of 4 devices: on a ring a Spark needs those of both" in w for w in warnings) == 4
+    met = ring.replace("192.168.0.", "10.0.0.").replace("hca: [a, b]", "hca: [a, b, c, d]")
+    assert [f for f in said(report_of(met)) if "share a GPU" not in f] == []
 
 
 def test_rocenante_on_a_ring_of_more_than_two():

@@ -22,10 +22,13 @@ def test_ranks_differ_in_their_place_only():
     head, worker, alone, _ = launched(SPARKS)
     assert line(head) == (
         "vllm serve org/big --host 0.0.0.0 --port 8000 --tensor-parallel-size 2 --nnodes 2 --node-rank 0 "
-        "--master-addr 192.168.0.1 --master-port 29501 --max-model-len 65536 --kv-cache-memory-bytes 21474836480"
+        "--master-addr 192.168.0.1 --master-port 29501 --max-model-len 65536 --gpu-memory-utilization 0.74 "
+        "--kv-cache-memory-bytes 21474836480"
     )
     assert line(worker) == line(head).replace("--node-rank 0", "--node-rank 1").replace("29501 ", "29501 --headless ")
-    assert line(alone) == "vllm serve org/small --host 0.0.0.0 --port 8000 --kv-cache-memory-bytes 10737418240"
+    assert line(alone) == (
+        "vllm serve org/small --host 0.0.0.0 --port 8000 --gpu-memory-utilization 0.18 --kv-cache-memory-bytes 10737418240"
+    )
     assert [x.name for x in (head, worker, alone)] == ["big-1-rank0", "big-1-rank1", "small-1"]
 
 
@@ -36,8 +39,20 @@ def test_the_flags_of_the_file():
     assert head.argv[at:] == (
         "--a-flag", "--no-no-way", "--text", "a b", "--num", "0.5", "--words", "x", "2",
         "--conf", json.dumps({"k": 1, "t": True}), "--tool-call-parser", "p", "--enable-auto-tool-choice",
-        "--kv-cache-memory-bytes", str(int((0.8 * 121.7 - 63 - 6) * 2**30)),
+        "--gpu-memory-utilization", "0.8", "--kv-cache-memory-bytes", str(int((0.8 * 121.7 - 63 - 6) * 2**30)),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_engines_on_one_gpu_can_all_start(name):
+    """Before it loads anything vLLM asks for its share of the GPU to be free, whatever its KV cache is to be."""
+    cluster = example(name)
+    shares: dict[tuple[str, int], float] = {}
+    for launch in launches(cluster, lay_out(cluster)):
+        share = float(launch.argv[launch.argv.index("--gpu-memory-utilization") + 1])
+        for gpu in launch.gpus:
+            shares[launch.node.mgmt, gpu] = shares.get((launch.node.mgmt, gpu), 0.0) + share
+    assert all(share <= 0.94 for share in shares.values()), shares
 
 
 def test_auto_tool_choice_is_not_forced():
@@ -50,7 +65,7 @@ def test_auto_tool_choice_is_not_forced():
     ("engine", "checkpoint", "expected"),
     [
         ("{gpu_memory_utilization: 0.5}", "{size_gib: 126}", ("--gpu-memory-utilization", "0.5")),
-        ("{}", "{}", ()),
+        ("{}", "{}", ("--gpu-memory-utilization", "0.8")),
     ],
 )
 def test_memory_is_left_to_vllm_where_the_file_says_so_or_too_little(engine, checkpoint, expected):

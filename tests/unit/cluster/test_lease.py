@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from switchyard.cluster.lease import coming_back, leaving, torchrun_ranks, why_not_lend, why_not_return, with_state
 from switchyard.cluster.spec import Cluster, parse_cluster
-
-NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
-LATER = NOW + timedelta(hours=8)
 
 
 def cluster(**changes: Any) -> Cluster:
@@ -34,7 +30,7 @@ def cluster(**changes: Any) -> Cluster:
 
 def test_a_whole_replica_may_go() -> None:
     made = cluster()
-    assert why_not_lend(made, ["s5", "s6"], LATER, NOW) == []
+    assert why_not_lend(made, ["s5", "s6"]) == []
     assert [r.name for r in leaving(made, ["s5", "s6"])] == ["qwen-3"]
     lent = with_state(made, ["s5", "s6"], "lent")
     assert leaving(lent, ["s5", "s6"]) == ()
@@ -44,7 +40,6 @@ def test_a_whole_replica_may_go() -> None:
 @pytest.mark.parametrize(
     ("nodes", "changes", "why"),
     [
-        (["s9"], {}, "no node s9; known: s1, s2"),
         (["s5"], {}, "qwen-3 runs on s5, s6: lend s6 as well"),
         (["s8"], {}, "the gateway runs on s8"),
         (["s7", "s8"], {}, "pool minicpm would keep 0 of 2 replicas, and min_replicas is 1"),
@@ -53,22 +48,20 @@ def test_a_whole_replica_may_go() -> None:
     ],
 )
 def test_what_may_not_go(nodes: list[str], changes: dict[str, Any], why: str) -> None:
-    assert any(why in problem for problem in why_not_lend(cluster(**changes), nodes, LATER, NOW))
+    assert any(why in problem for problem in why_not_lend(cluster(**changes), nodes))
 
 
 def test_leases() -> None:
-    assert "ended already" in why_not_lend(cluster(), ["s5", "s6"], NOW, NOW)[0]
     lent = with_state(cluster(), ["s5", "s6"], "lent")
-    assert "is lent to" in why_not_lend(lent, ["s5", "s6"], LATER, NOW)[0]
+    assert "is lent to" in why_not_lend(lent, ["s5", "s6"])[0]
     assert why_not_return(lent, ["s5", "s6"]) == []
     assert why_not_return(lent, ["s5", "s7"]) == ["s7 is not lent: it is active"]
-    assert "no node x" in why_not_return(lent, ["x"])[0]
 
 
 def test_a_pool_that_is_short_already_does_not_forbid_others() -> None:
     """Two of qwen's three are gone; minicpm may still lend one, as far as qwen is asked."""
     short = with_state(cluster(min_replicas=2), ["s1", "s2", "s3", "s4"], "cordoned")
-    assert why_not_lend(short, ["s7"], LATER, NOW) == []
+    assert why_not_lend(short, ["s7"]) == []
 
 
 def test_torchrun_knows_master_ranks_and_cards_of_each_node() -> None:

@@ -83,3 +83,29 @@ def test_nobody_is_forgotten(asking, failing):
         if asker.told[-1:] == ["end"]:
             assert asker.told == ["begin", "end"]
     assert (engine.running, engine.waiting, engine.kv_usage) == (0, 0, 0)
+
+
+def test_under_compressed_time_streams_are_written_seldom_and_end_on_time():
+    """A step every 0.2 ms: writing after each is too much, and a place that is free later than it should be is throughput."""
+    loop = VirtualLoop()
+    late_s: list[float] = []
+
+    class Stream(Asker):
+        def end(self, job: Job) -> None:
+            super().end(job)
+            assert job.ended_s is not None
+            late_s.append(loop.time() - job.ended_s / 1000)
+
+    streams = [Stream(streams=True) for _ in range(16)]
+
+    async def live():
+        living = LivingEngine(Engine(SPEED, 16, 50_000), Pace(loop.time, 1000))
+        for answer, stream in enumerate(streams, 100):
+            living.submit(Job(10, answer), stream)
+        await asyncio.sleep(1)
+
+    loop.run_until_complete(live())
+    loop.close()
+    assert len(late_s) == len(streams)
+    assert max(late_s) < 1e-4
+    assert all(1 <= len(stream.tokens) <= 4 for stream in streams), [s.tokens for s in streams]
