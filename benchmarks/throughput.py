@@ -2,14 +2,14 @@
 
 usage: throughput.py [--shares 1,0.9,...] [--speedup 12] [--seconds 600] [--json OUT] [--svg OUT] [--replot]
 
-Each arm is an emulated cluster (`switchyard cluster emulate`), the real gateway in front of it (`switchyard serve`) and more
-clients than the cluster has places, each with its next request as soon as it has its answer. Requests carry a label that the
-policy's rule reads, and labels come in exact quotas: of the first n requests, round(n f) are hard. Answers have 100 to 300
-tokens, the same lengths for both kinds. Completions are counted between the warm-up and the end, before the tail. The same
-arms are simulated (`switchyard cluster simulate`), without sockets.
+Each arm is an emulated cluster (`switchyard cluster emulate`), the real gateway in front of it (`switchyard serve`) and
+half as many clients again as the cluster has places, each with its next request as soon as it has its answer. Requests
+carry a label that the policy's rule reads, and labels come in exact quotas: of the first n requests, round(n f) are hard.
+Answers have 100 to 300 tokens, the same lengths for both kinds. Completions are counted between the warm-up and the end,
+before the tail. The same arms are simulated (`switchyard cluster simulate`), without sockets.
 
---speedup is of an arm with few answers. The more there are, the slower emulated time passes: the way through three processes
-takes real milliseconds, and each is a dozen emulated ones in which a place is empty.
+The more answers an arm gives, the slower its emulated time passes, and the sooner it ends: the way through three processes
+takes real milliseconds, and with --speedup 12 each is a dozen emulated ones in which a place is empty.
 
 Exit code 1 when a routed arm is more than 3 % off the algebra at the share f that was realised, which is 3/(4f) while the
 small pool keeps up, or when simulation and emulation differ by more than 3 %.
@@ -50,8 +50,12 @@ ANSWER_TOKENS = 200
 WARM_UP = 0.25
 """Share of the run that isn't counted: queues fill, batches fall out of step."""
 TOLERANCE = 0.03
-REAL_ANSWERS_S = 100.0
+CLIENTS = 1.5
+"""For each place: a pool that limits has a queue to draw on, at the corner where both do, too."""
+REAL_ANSWERS_S = 80.0
 """Answers in a real second that no arm goes beyond; load, gateway and engines take about half of a core together then."""
+ANSWERS = 4500
+"""Answers that are enough of an arm."""
 LOOK_EVERY_S = 0.05
 LABEL = "x-label"
 
@@ -123,7 +127,7 @@ def run_emulated(share: float, speedup: float, seconds: float, folder: Path) -> 
                 try:
                     port = _gateway_port(folder / "gateway.log", gateway)
                     places = sum(p["replicas"] * p["engine"]["max_num_seqs"] for p in cluster["pools"].values())
-                    load = Load(port, share, places)
+                    load = Load(port, share, round(CLIENTS * places))
                     began, cpu_s = time.monotonic(), _cpu_s(gateway.pid)
                     asyncio.run(load.run(seconds / speedup))
                     cpu = (_cpu_s(gateway.pid) - cpu_s) / (time.monotonic() - began)
@@ -241,7 +245,8 @@ def run_simulated(share: float, seconds: float) -> Point:
     parsed = parse_policy(json.dumps(policy).encode())
     stage = set_stage(parse_cluster(json.dumps(cluster).encode()).value, parsed)
     conversations = Conversations(Mix(share or 1.0, "auto", PROMPT_TOKENS, ANSWER_TOKENS), stage.policy)
-    results = run(stage, lambda s: s.saturate(conversations, stage.places, seconds))
+    clients = round(CLIENTS * stage.places)
+    results = run(stage, lambda s: s.saturate(conversations, clients, seconds))
     done = [(o.ended_s, o.pool == "big") for o in results.outcomes if not o.error]
     return count(share, done, seconds, 1.0, sum(bool(o.error) for o in results.outcomes))
 
@@ -249,18 +254,21 @@ def run_simulated(share: float, seconds: float) -> Point:
 # ---- results ----
 
 
-def expected(share: float) -> float:
-    """The gain over all-big by the algebra: X(f) = min(3 r_big / f, 2 r_small / (1 - f)), against 4 r_big.
-
-    The first is 3/(4f) whatever the speeds are.
-    """
+def answers_s(share: float) -> float:
+    """Answers a second by the algebra: X(f) = min(3 r_big / f, 2 r_small / (1 - f)), or 4 r_big for share 0, all-big."""
     cluster = parse_cluster((HERE / "throughput.yaml").read_bytes()).value
-    rates = {
-        name: pool_speed(cluster, name).requests_s(int(str(pool.engine["max_num_seqs"])), PROMPT_TOKENS, ANSWER_TOKENS)
+    big, small = (
+        pool_speed(cluster, name).requests_s(int(str(pool.engine["max_num_seqs"])), PROMPT_TOKENS, ANSWER_TOKENS)
         for name, pool in cluster.pools.items()
-    }
-    small = 2 * rates["small"] / (1 - share) / (4 * rates["big"]) if share < 1 else math.inf
-    return min(3 / (4 * share), small)
+    )
+    if not share:
+        return 4 * big
+    return min(3 * big / share, 2 * small / (1 - share) if share < 1 else math.inf)
+
+
+def expected(share: float) -> float:
+    """The gain over all-big by the algebra; 3/(4f), whatever the speeds are, while the big pool is the limit."""
+    return answers_s(share) / answers_s(0)
 
 
 def summarise(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -349,7 +357,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shares", default="1,0.9,0.75,0.5,0.35,0.25,0.15,0.08", help="of hard requests")
     parser.add_argument("--speedup", type=float, default=12.0, help="emulated seconds in a real one, at most")
-    parser.add_argument("--seconds", type=float, default=600.0, help="emulated seconds of each arm")
+    parser.add_argument("--seconds", type=float, default=600.0, help="emulated seconds of each arm, at most")
     parser.add_argument("--json", type=Path, help="write all figures here")
     parser.add_argument("--svg", type=Path, help="write the picture here")
     parser.add_argument("--replot", action="store_true", help="run nothing: read the figures from --json")
@@ -358,13 +366,14 @@ def main() -> int:
         found = json.loads(given.json.read_text())
     else:
         shares = [0.0, *map(float, given.shares.split(","))]
-        found = {"date": time.strftime("%Y-%m-%d"), "speedup": given.speedup, "seconds": given.seconds}
-        found["simulated"] = [asdict(run_simulated(share, given.seconds)) for share in shares]
-        found["emulated"] = []
-        for share, simulated in zip(shares, found["simulated"], strict=True):
-            speedup = min(given.speedup, REAL_ANSWERS_S / simulated["requests_s"])
+        found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "speedup": given.speedup, "seconds": given.seconds}
+        found |= {"simulated": [], "emulated": []}
+        for share in shares:
+            speedup = min(given.speedup, REAL_ANSWERS_S / answers_s(share))
+            seconds = min(given.seconds, ANSWERS / answers_s(share))
+            found["simulated"].append(asdict(run_simulated(share, seconds)))
             with tempfile.TemporaryDirectory() as work:
-                point = asdict(run_emulated(share, speedup, given.seconds, Path(work)))
+                point = asdict(run_emulated(share, speedup, seconds, Path(work)))
             found["emulated"].append(point)
             print(
                 f"share {share:g}: {point['requests_s']:.3f} answers/s at {speedup:.1f} times the pace, gateway "

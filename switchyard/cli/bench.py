@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt-tokens", type=int, default=2048, metavar="N", help="default: 2048")
     parser.add_argument("--answer-tokens", type=int, default=128, metavar="N", help="default: 128")
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="batches of each size (default: 3)")
-    parser.add_argument("--key-env", metavar="NAME", help="variable with the API key")
+    parser.add_argument("--key-env", metavar="NAME", help="variable with the API key (default: no key is sent)")
     parser.add_argument("--tokenizer", metavar="DIR", help="of the model's checkpoint: measure with llama-benchy")
     parser.add_argument("--json", action="store_true", help="all figures as JSON")
 

@@ -228,7 +228,7 @@ class DenseModel:
 
 def describe_checks(rows: Sequence[SingleStream | Concurrent], checks: Sequence[Check]) -> Iterator[str]:
     """A table for people: what was measured, what the model says, and what it says without having seen the row."""
-    yield f"{'':<28} {'measured':>9} {'fitted':>9} {'error':>7} {'left out':>9}   tokens/s"
+    yield f"{'tokens/s':<28} {'measured':>9} {'fitted':>9} {'error':>7} {'left out':>9}"
     for row, check in zip(rows, checks, strict=True):
         if isinstance(row, Concurrent):
             label = f"{row.requests} request{'s' if row.requests > 1 else ''}, in all"

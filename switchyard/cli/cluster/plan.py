@@ -132,22 +132,32 @@ def _routed(plan: Plan, routed: Routed) -> Iterator[str]:
         for name, need in routed.needs.items():
             yield f"    a {name} replica doing at least {need:.2f} times the requests of a {routed.big} replica"
         yield "    deciding costing nothing, and nothing escalating"
+        yield from _by_rates(routed)
         yield f"  with {routed.escalated_share:.0%} of the other requests escalating: {routed.escalated_ratio:.2f} times"
         if routed.lent_ratio is not None:
             yield f"  with one {routed.big} replica lent: {routed.lent_ratio:.2f} times"
     else:
         yield f"  no comparison: {routed.big} gets no requests, has no replica, or no place alone"
-    if routed.estimate is not None and routed.estimate_ratio is not None:
-        total, limit = routed.estimate
-        word = "by the rates above" if routed.certain else "by the rates above, of which some are only scaled"
-        yield f"  {word}: {total:.2f} requests/s, {limit} is full first, {routed.estimate_ratio:.2f} times"
-    elif routed.estimate is None:
-        yield "  requests/s: not known, a pool's speed is missing"
+        yield from _by_rates(routed)
     if plan.splits:
         yield "  best splits of the GPUs for this mix" + ("" if routed.certain else " (as certain as those rates)")
         for split in plan.splits[:3]:
             counts = " + ".join(f"{count} x {pool}" for pool, count in split.replicas.items())
-            yield f"    {counts}: {split.requests_s:.2f} requests/s, {split.limit} is full first"
+            times = ""
+            if routed.estimate is not None and routed.estimate_ratio is not None:
+                times = f", {split.requests_s * routed.estimate_ratio / routed.estimate[0]:.2f} times"
+            yield f"    {counts}: {split.limit} is full first: {split.requests_s:.2f} requests/s{times}"
+
+
+def _by_rates(routed: Routed) -> Iterator[str]:
+    """Which pool is full first by the speeds that are known, and what that leaves of the gain."""
+    if routed.estimate is not None and routed.estimate_ratio is not None:
+        total, limit = routed.estimate
+        rates = "the rates above" if routed.certain else "the rates above, of which some are only scaled,"
+        but = "by" if limit == routed.big else "BUT by"
+        yield f"  {but} {rates} {limit} is full first: {total:.2f} requests/s, {routed.estimate_ratio:.2f} times"
+    elif routed.estimate is None:
+        yield "  requests/s: not known, a pool's speed is missing"
 
 
 def as_json(plan: Plan) -> dict[str, Any]:

@@ -89,6 +89,8 @@ def test_plan_for_people(capsys):
     assert "a minicpm replica doing at least 4.50 times the requests of a qwen replica" in said
     assert "with 10% of the other requests escalating: 2.31 times" in said
     assert "with one qwen replica lent: 2.00 times" in said
+    assert "BUT by the rates above, of which some are only scaled, minicpm is full first: 2.02 requests/s, 0.78 times" in said
+    assert "2 x qwen + 4 x minicpm: minicpm is full first: 4.03 requests/s, 1.56 times" in said
 
 
 def test_plan_says_when_routing_is_slower(capsys):

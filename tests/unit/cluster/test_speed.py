@@ -57,6 +57,7 @@ def test_errors_of_rows_that_were_left_out() -> None:
 
 def test_table_for_people_keeps_measured_and_fitted_apart() -> None:
     lines = list(describe_checks(QWEN_27B_DECODE, MODEL.check_decode()))
+    assert lines[0].split() == ["tokens/s", "measured", "fitted", "error", "left", "out"]
     assert lines[1].split() == ["1", "node", "11.86", "11.97", "+0.9%", "+5.0%"]
     assert lines[-1].endswith("-")
     assert "4 requests, in all" in list(describe_checks(GLM_53_DECODE, ExpertModel().check()))[2]

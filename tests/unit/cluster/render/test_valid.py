@@ -18,7 +18,7 @@ from jsonschema.validators import validator_for
 from switchyard.cluster.render.bundle import render
 from switchyard.cluster.render.source import Source
 from switchyard.config.load import parse_policy
-from unit.cluster.make import EXAMPLES, SPARKS
+from unit.cluster.make import EXAMPLES, ROOT, SPARKS
 from unit.cluster.render.lws_schema import LWS
 from unit.cluster.render.sources import REDIS, example_source, source_from
 
@@ -249,3 +249,30 @@ def test_redis_where_the_state_says_so():
 )
 def test_only_a_redis_of_ours_is_started(state, host):
     assert source_from(SPARKS, REDIS.replace("redis://redis:6379/0", state)).redis_host == host
+
+
+def test_the_gateway_runs_where_the_file_says_and_several_run_anywhere():
+    def pod(name: str) -> dict[str, Any]:
+        made = documents(render("leaderworkerset", sources()[name])["gateway.yaml"])
+        (deployment,) = [d for d in made if d["kind"] == "Deployment"]
+        spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
+        return spec
+
+    assert pod("cluster")["nodeSelector"] == {"kubernetes.io/hostname": "s8"}
+    assert "nodeSelector" not in pod("redis")
+    assert pod("cluster")["containers"][0]["imagePullPolicy"] == "IfNotPresent"
+
+
+@pytest.mark.parametrize("target", ["compose", "systemd", "leaderworkerset"])
+def test_readmes_say_where_checkpoints_and_the_gateway_come_from(target):
+    page = render(target, sources()["cluster"])["README.md"]
+    assert "`HF_HUB_CACHE=/srv/models/hub hf download openbmb/MiniCPM5-2B` on s7, s8" in page
+    made = "pip install" if target == "systemd" else "docker build -f deploy/Dockerfile -t switchyard-gateway:latest ."
+    assert made in page
+
+
+def test_the_gateway_s_image_is_made_of_files_that_are_there():
+    lines = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
+    copied = [word for line in lines if line.startswith("COPY ") and "--from" not in line for word in line.split()[1:-1]]
+    assert {"pyproject.toml", "requirements.lock", "README.md", "switchyard"} <= set(copied)
+    assert [name for name in copied if not (ROOT / name).exists()] == []
