@@ -267,18 +267,25 @@ def _solve(board: _Board, names: list[str]) -> dict[str, str]:
     if steps < 0:
         return dict.fromkeys(names, f"no place was found in {STEPS} steps: give a placement")
     stuck, number = todo[deepest]
-    others = names[: names.index(stuck)]
-    beside = f", beside {' and '.join(others)}" if others else ""
-    found = f"{number - 1} of {pools[stuck].replicas} replicas of {stuck} have a place{beside}" if number > 1 else ""
-    return dict.fromkeys(names, found or _why_not(board, stuck, pools[stuck]) + beside)
+    others = " and ".join(names[: names.index(stuck)])
+    if number > 1:
+        beside = f", beside {others}" if others else ""
+        why = f"{number - 1} of {pools[stuck].replicas} replicas of {stuck} have a place{beside}"
+    else:
+        why = _why_not(board, stuck, pools[stuck], others)
+    return {name: why if name == stuck else f"pools are placed together, and {stuck} has none" for name in names}
 
 
-def _why_not(board: _Board, name: str, pool: Pool) -> str:
+def _why_not(board: _Board, name: str, pool: Pool, others: str) -> str:
+    """Why not even its first replica has a place; the board has only what was placed by the file."""
     active = [n for n in board.nodes.values() if n.state == "active"]
     room = [n for n in active if board.room(name, n) is not None]
     need = max((board.memory[name, n.name].total for n in active), default=0.0)
     each = f"{pool.replicas} x {pool.nodes_per_replica} nodes" if pool.nodes_per_replica > 1 else f"{pool.replicas} nodes"
     alone = f"{len(room)} of {len(active)} active nodes have room for a rank of {need:.1f} GiB"
-    if len(room) >= pool.replicas * pool.nodes_per_replica and pool.nodes_per_replica > 1:
-        return f"the fabric ({board.cluster.fabric.kind}) has no groups for {each}"
+    if len(room) >= pool.replicas * pool.nodes_per_replica:
+        if others:
+            return f"{name} needs {each} with {need:.1f} GiB free, and {others} can't be placed so that they are left"
+        if pool.nodes_per_replica > 1:
+            return f"the fabric ({board.cluster.fabric.kind}) has no groups for {each}"
     return f"{name} needs {each}; {alone}"

@@ -28,7 +28,7 @@ def check_policy(cluster: Cluster, layout: Layout, policy: Policy) -> Iterator[F
         if "in_flight" in limits.model_fields_set and most is not None and limits.in_flight > most:
             said = f"pool {name} sends {limits.in_flight} requests at once to a replica that works on {most:g}"
             yield warning(at, said, "the others queue in the engine, where the gateway can't see them")
-        if not layout.of(name):
+        if not layout.of(name) and name not in layout.unplaced:  # else that is the error
             yield error(("pools", name), "no replica runs, and the policy needs one", "return nodes, or take the pool out")
     if policy.server.api_keys_env is None:
         hint = "server.api_keys_env in the policy"

@@ -198,6 +198,14 @@ def test_a_pool_without_a_running_replica_can_not_be_routed_to():
     ]
 
 
+def test_what_has_no_place_is_said_once():
+    text = SPARKS.replace("    placement: [[s1, s2]]\n", "").replace("size_gib: 126", "size_gib: 300")
+    errors = said(check(cluster_of(text), NOW, parse_policy(POLICY.encode())), "error")
+    assert [e for e in errors if e.startswith("pools.big: ")] == [
+        "pools.big: no place found: big needs 1 x 2 nodes; 0 of 4 active nodes have room for a rank of 176.0 GiB"
+    ]
+
+
 def test_nowhere_for_the_gateway():
     text = SPARKS.replace("node_defaults", "gateway: {node: s4}\nnode_defaults").replace(
         "192.168.0.4}", "192.168.0.4, state: cordoned}"

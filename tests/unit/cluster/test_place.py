@@ -68,6 +68,16 @@ def test_no_place_and_why(was, now, reason):
     assert layout.of("big") == layout.of("small") == ()
 
 
+def test_only_the_pool_that_is_stuck_says_what_it_lacks():
+    layout = solved("size_gib: 126", "size_gib: 300")
+    assert layout.unplaced["small"] == "pools are placed together, and big has none"
+    layout = solved("replicas: 2", "replicas: 1\n    nodes_per_replica: 4")  # 17 GiB of every node
+    assert layout.unplaced == {
+        "small": "pools are placed together, and big has none",
+        "big": "big needs 1 x 2 nodes with 89.0 GiB free, and small can't be placed so that they are left",
+    }
+
+
 def test_small_ranks_share_a_node_only_when_they_must():
     layout = solved("replicas: 2", "replicas: 6")
     assert where(layout, "small") == ["s3", "s4", "s3", "s4", "s3", "s4"]
