@@ -86,7 +86,7 @@ bench-balancing: $(READY) ## cache hits and spread of load, simulated; ARGS=--re
 bench-state: $(READY) ## what state shared by Redis adds to a request; ARGS='--json'
 	$(BIN)/python benchmarks/state.py $(ARGS)
 
-bench-throughput: $(READY) ## what routing gains on an emulated 8-node cluster, over real sockets and simulated (8 minutes)
+bench-throughput: $(READY) ## what routing gains on an emulated 8-node cluster, over real sockets and simulated (9 minutes)
 	$(BIN)/python benchmarks/throughput.py --json benchmarks/results/throughput.json --svg benchmarks/results/throughput.svg $(ARGS)
 
 clean: ## remove the environment and caches

@@ -56,6 +56,9 @@ REAL_ANSWERS_S = 80.0
 """Answers in a real second that no arm goes beyond; load, gateway and engines take about half of a core together then."""
 ANSWERS = 4500
 """Answers that are enough of an arm."""
+LATE_MS, TRIES = 3.0, 3
+"""With timers later than that in the mean, something else had the machine: the arm is run again, whatever came out of it, and
+the run with the least late timers counts."""
 LOOK_EVERY_S = 0.05
 LABEL = "x-label"
 
@@ -80,7 +83,7 @@ class Point:
     failed: int
     speedup: float | None = None
     gateway_cpu: float | None = None
-    lag_ms: float | None = None
+    lag_ms: float = 0.0
 
 
 def arms(share: float) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -139,6 +142,23 @@ def run_emulated(share: float, speedup: float, seconds: float, folder: Path) -> 
     point = count(share, load.done, seconds, speedup, load.failed)
     point.speedup, point.gateway_cpu, point.lag_ms = speedup, cpu, 1000 * load.lag_s
     return point
+
+
+def run_undisturbed(share: float, speedup: float, seconds: float) -> Point:
+    """One arm, and again while something else has the machine."""
+    points: list[Point] = []
+    for _ in range(TRIES):
+        with tempfile.TemporaryDirectory() as work:
+            point = run_emulated(share, speedup, seconds, Path(work))
+        print(
+            f"share {share:g}: {point.requests_s:.3f} answers/s at {speedup:.1f} times the pace, gateway "
+            f"{point.gateway_cpu:.0%} of a core, timers {point.lag_ms:.1f} ms late",
+            flush=True,
+        )
+        points.append(point)
+        if point.lag_ms <= LATE_MS:
+            break
+    return min(points, key=lambda point: point.lag_ms)
 
 
 def count(share: float, done: list[tuple[float, bool]], seconds: float, speedup: float, failed: int) -> Point:
@@ -362,24 +382,18 @@ def main() -> int:
     parser.add_argument("--svg", type=Path, help="write the picture here")
     parser.add_argument("--replot", action="store_true", help="run nothing: read the figures from --json")
     given = parser.parse_args()
+    found: dict[str, Any]
     if given.replot:
         found = json.loads(given.json.read_text())
     else:
         shares = [0.0, *map(float, given.shares.split(","))]
-        found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "speedup": given.speedup, "seconds": given.seconds}
+        found = {"date": time.strftime("%Y-%m-%d"), "speedup": given.speedup, "seconds": given.seconds}
         found |= {"simulated": [], "emulated": []}
         for share in shares:
             speedup = min(given.speedup, REAL_ANSWERS_S / answers_s(share))
             seconds = min(given.seconds, ANSWERS / answers_s(share))
             found["simulated"].append(asdict(run_simulated(share, seconds)))
-            with tempfile.TemporaryDirectory() as work:
-                point = asdict(run_emulated(share, speedup, seconds, Path(work)))
-            found["emulated"].append(point)
-            print(
-                f"share {share:g}: {point['requests_s']:.3f} answers/s at {speedup:.1f} times the pace, gateway "
-                f"{point['gateway_cpu']:.0%} of a core, timers {point['lag_ms']:.1f} ms late",
-                flush=True,
-            )
+            found["emulated"].append(asdict(run_undisturbed(share, speedup, seconds)))
     rows = summarise(found)
     good = show(rows)
     if given.json and not given.replot:

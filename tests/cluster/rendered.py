@@ -89,7 +89,7 @@ def _volumes(entries: list[str], prefix: str, replacement: str) -> dict[str, str
 def _docker_run() -> argparse.ArgumentParser:
     """The options of `docker run` that are written; another one is an error."""
     parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
-    for name in ("name", "network", "ipc", "gpus", "entrypoint"):
+    for name in ("name", "network", "ipc", "gpus", "log-driver", "entrypoint"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("ulimit", "cap-add", "device", "env-file", "env", "volume"):
         parser.add_argument(f"--{name}", action="append", default=[])
