@@ -1,6 +1,6 @@
 """How good the statistics of `switchyard eval` are: coverage of the intervals and wrong verdicts, simulated and exact.
 
-python benchmarks/verdicts.py             the tables of docs/explanation/eval-statistics.md, in about a minute
+python benchmarks/verdicts.py             the tables of docs/explanation/eval-statistics.md, in two minutes
 python benchmarks/verdicts.py --json      the same as JSON
 """
 
@@ -15,7 +15,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from switchyard.evals.stats import Counts, mean_interval, tango_interval
+from switchyard.evals.stats import Counts, average_interval, mean_interval, tango_interval
 
 SIZES = (92, 1_000)
 DISCORDANCE = (0.02, 0.08, 0.2)
@@ -90,6 +90,30 @@ def bootstrap_coverage(n: int, psi: float, trials: int = 3, count: int = 400, se
     return {"cases": n, "psi": psi, "trials": trials, "simulated": held / count}
 
 
+def average_type_one_error(n: int, margin: float, loss: float, trials: int = 3, count: int = 1_000) -> dict[str, Any]:
+    """Wrong verdicts with several trials: a candidate that is worse by exactly the margin, on few of the cases.
+
+    Args:
+        n: cases.
+        margin: and true loss of the pass rate.
+        loss: how often one of those cases is lost in a trial; 1 means each time, as at temperature 0.
+        trials: of each case.
+        count: runs.
+    """
+    draw = Random(4)
+    alone = used = 0
+    for run in range(count):
+        differences = [
+            -sum(draw.random() < loss for _ in range(trials)) / trials if draw.random() < margin / loss else 0.0
+            for _ in range(n)
+        ]
+        alone += mean_interval(differences, seed=run, resamples=500).low > -margin
+        used += average_interval(differences, seed=run, resamples=500).low > -margin
+    return {
+        "cases": n, "margin": margin, "loss": loss, "trials": trials, "bootstrap": alone / count, "simulated": used / count,
+    }  # fmt: skip
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -99,6 +123,9 @@ def main() -> None:
         "coverage": [coverage(n, psi, d) for n in SIZES for psi in DISCORDANCE for d in (0.0, -psi / 2)],
         "type_one_error": [
             type_one_error(n, psi, MARGINS[n]) for n in SIZES for psi in (MARGINS[n], 0.06, 0.08, 0.12, 0.2, 0.3)
+        ],
+        "average_type_one_error": [
+            average_type_one_error(n, margin, loss) for n, margin in ((50, 0.1), (92, 0.05), (245, 0.05)) for loss in (1, 0.5)
         ],
         "bootstrap": [bootstrap_coverage(n, psi) for n in (92, 300) for psi in DISCORDANCE],
     }
@@ -114,6 +141,12 @@ def main() -> None:
         print(
             f"| {row['cases']:,} | {row['margin'] * 100:g} | {row['psi']:.0%} | {row['simulated']:.1%} | {row['exact']:.1%} |"
         )
+    print("\n| cases | margin | a lost case is lost in | wrongly non-inferior | by the bootstrap alone |")
+    print("| --- | --- | --- | --- | --- |")
+    for row in found["average_type_one_error"]:
+        where = "each of 3 trials" if row["loss"] == 1 else f"{row['loss']:.0%} of 3 trials"
+        shown = f"{row['simulated']:.1%} | {row['bootstrap']:.1%}"
+        print(f"| {row['cases']} | {row['margin'] * 100:g} | {where} | {shown} |")
     print("\n| cases | psi | trials | coverage of the bootstrap, 400 runs |\n| --- | --- | --- | --- |")
     for row in found["bootstrap"]:
         print(f"| {row['cases']} | {row['psi']:.0%} | {row['trials']} | {row['simulated']:.3f} |")

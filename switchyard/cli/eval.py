@@ -23,6 +23,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -146,7 +147,7 @@ def check_usage(given: argparse.Namespace) -> None:
     """
     if (given.policy is None) == (given.url is None):
         raise CommandFailed("say either --policy FILE or --url URL", WRONG_USE)
-    if given.url and not given.url.startswith(("http://", "https://")):
+    if given.url and not re.fullmatch(r"https?://[^/?#]+(/[^?#]*)?", given.url):
         raise CommandFailed(f"--url {given.url}: a gateway's URL is expected, like http://127.0.0.1:4000", WRONG_USE)
     if given.write_verdict and given.policy is None:
         raise CommandFailed("--write-verdict needs --policy: which policy a running gateway has can't be seen", WRONG_USE)
@@ -164,7 +165,7 @@ def check_usage(given: argparse.Namespace) -> None:
 async def _run(
     given: argparse.Namespace, policy: Policy | None, suite: Suite, cases: list[Case], folder: Folder
 ) -> dict[str, Any]:
-    from switchyard.evals.arms import Names, find_names, parse_arms
+    from switchyard.evals.arms import Names, cards_of, find_names, parse_arms
     from switchyard.evals.gateway import REACHED_LIMIT_S, READY_LIMIT_S
     from switchyard.evals.progress import ProgressLine
     from switchyard.evals.runner import Plan, Runner
@@ -172,9 +173,17 @@ async def _run(
 
     arms = parse_arms(given.arms)
     _check_folder(given, folder)
+
+    def find(cards: dict[str, dict[str, Any]]) -> Names:
+        for pool in dict(map(_parse_weight, given.weight)):
+            if cards.get(pool, {}).get("kind") != "pool":
+                raise CommandFailed(f"--weight {pool}: there is no pool of this name", WRONG_USE)
+        return find_names(cards, given.route, given.big, given.small)
+
+    names = find(cards_of(policy)) if policy is not None else None  # a wrong name is refused before anything is started
     async with _gateway(given, policy, folder) as gateway:
         await gateway.wait_ready(READY_LIMIT_S if policy is not None else REACHED_LIMIT_S, _say)
-        names = find_names(await gateway.cards(), given.route, given.big, given.small)
+        names = names or find(await gateway.cards())
         asked = _describe(given, policy, suite, cases, arms, names, gateway)
         run = _resumed(folder, asked) if given.resume else asked
         if not given.resume:
@@ -270,13 +279,15 @@ def _parse_weight(text: str) -> tuple[str, float]:
 
 
 def _parse_setting(text: str) -> tuple[str, Any]:
+    from switchyard.evals.suite import refuse_constant
+
     key, equals, value = text.partition("=")
     if not key or not equals or key in {"model", "messages", "tools", "stream"}:
         raise CommandFailed(
             f"--set {text}: KEY=JSON is expected, like temperature=0; not model, messages, tools, stream", WRONG_USE
         )
     try:
-        return key, json.loads(value)
+        return key, json.loads(value, parse_constant=refuse_constant)
     except ValueError:
         raise CommandFailed(f"--set {text}: {value} is no JSON; a text needs quotes", WRONG_USE) from None
 

@@ -7,6 +7,7 @@ and what the grader said. The reports beside them are made from the first two an
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gzip
 import json
@@ -73,7 +74,7 @@ class Finished(msgspec.Struct, frozen=True):
 
 @dataclass
 class Folder:
-    """An open run. A context manager: inside, no other process writes to it.
+    """An open run. A context manager: inside, no other process writes to it. A folder that stays empty goes again.
 
     Args:
         path: of the folder.
@@ -83,6 +84,7 @@ class Folder:
     finished: list[Finished] = field(default_factory=list)
 
     def __enter__(self) -> Folder:
+        self._made = [p for p in (self.path, *self.path.parents) if not p.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock: TextIO = (self.path / ".lock").open("w")
@@ -96,6 +98,11 @@ class Folder:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._made and [p.name for p in self.path.iterdir()] == [".lock"]:
+            (self.path / ".lock").unlink()
+            with contextlib.suppress(OSError):  # another run has come into a folder above it
+                for made in self._made:
+                    made.rmdir()
         self._lock.close()
 
     @property

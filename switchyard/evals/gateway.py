@@ -49,13 +49,13 @@ class Gateway:
     """A running gateway.
 
     Args:
-        url: its address, without /v1.
+        url: its address; a /v1 at its end, as SDKs want it, is left out.
         api_key: for /v1, if it wants one.
         admin_key: for /admin, if it wants one.
     """
 
     def __init__(self, url: str, api_key: str | None, admin_key: str | None) -> None:
-        self.url, self.api_key, self._admin_key = url.rstrip("/"), api_key, admin_key
+        self.url, self.api_key, self._admin_key = url.rstrip("/").removesuffix("/v1"), api_key, admin_key
         self.transport = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=256, max_keepalive_connections=64))
         self._http = httpx.AsyncClient(base_url=self.url, transport=self.transport, timeout=10)
 

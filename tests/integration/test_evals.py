@@ -146,7 +146,7 @@ def test_several_trials(world: World, engines: tuple[Engine, Engine, Engine], tm
         "--cases", "irrelevance_1?", "--trials", "3", "--margin", "20",
     )  # fmt: skip
     assert code in {0, 4}
-    assert report["comparison"]["method"] == "bootstrap over cases"
+    assert report["comparison"]["method"] == "bootstrap over cases, and Tango's interval"
     trials = read_finished(tmp_path / "run")
     assert Counter(t.trial for t in trials) == {1: 30, 2: 30, 3: 30}
     assert len({t.label for t in trials}) == 90

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from switchyard.evals.stats import cases_needed
 from switchyard.evals.verdict import (
     Outcome,
     Outcomes,
@@ -95,10 +96,24 @@ def test_several_trials_use_averages_and_the_bootstrap() -> None:
     routed: Outcomes = {f"c{i}": trials("011" if i < 3 else "111") for i in range(60)}
     seen = compare(big, routed)
     assert seen.trials == 3
-    assert seen.method == "bootstrap over cases"
+    assert seen.method == "bootstrap over cases, and Tango's interval"
     assert seen.difference == pytest.approx(-3 / 3 / 60)
     assert seen.lost == ("c0", "c1", "c2")
     assert judge(big, routed, 0.1).word == "non-inferior"
+
+
+def test_planning_with_several_trials_knows_what_the_averages_hide() -> None:
+    """Half of the cases are passed in two of three trials, under one arm or the other: no majority differs."""
+
+    def trials(text: str) -> list[Outcome]:
+        return [Outcome("pass", 1.0) if c == "1" else Outcome("fail") for c in text]
+
+    big: Outcomes = {f"c{i}": trials("111" if i % 2 else "110") for i in range(40)}
+    routed: Outcomes = {f"c{i}": trials("110" if i % 2 else "111") for i in range(40)}
+    seen = compare(big, routed)
+    assert seen.counts.lost == pytest.approx(20 / 9)
+    verdict = judge(big, routed, 0.02)
+    assert verdict.settled_by == cases_needed((40 / 9 + 2) / 42, 0.02)
 
 
 def test_partial_points_count_in_the_score_only() -> None:
