@@ -143,13 +143,14 @@ def _check_usage(given: argparse.Namespace) -> None:
 
 def _read_rows(given: argparse.Namespace, name: str, route: Route) -> tuple[str, list[Graded]]:
     """Name of the source, and the graded requests in it."""
+    from switchyard.calibration.changes import calibrations
     from switchyard.calibration.sources import read_eval, read_log, read_prompts
 
     source = Path(given.source)
     if source.is_dir():
-        return read_eval(source)
+        return read_eval(source, name, calibrations(route))
     if given.outcomes:
-        rows, unmatched = read_log(source, Path(given.outcomes), name)
+        rows, unmatched = read_log(source, Path(given.outcomes), name, calibrations(route))
         if unmatched:
             print(f"{unmatched} outcomes name no request of route {name} in {source}", file=sys.stderr)
         return source.name, rows

@@ -192,12 +192,13 @@ SIGNALS = {
 def line(
     id_: str = "r", pool: str = "big", kind: str = "score", at_s: float = 0, session: str = "s", p: float | None = 0.5,
     by: str = "embedded", reasons: tuple[str, ...] = ("because",), degraded: bool = False, model: str = "auto",
+    raw_p: float | None = None,
     signals: dict[str, Any] | None = None, without: tuple[str, ...] = (), ms: float = 1000, tokens: int | None = 100, **fields,
 ) -> bytes:  # fmt: skip
     scored = kind in {"score", "share", "pressure"} or (kind == "otherwise" and p != 0.5)
     decision = {
         "route": "auto", "pool": pool, "kind": kind, "reasons": reasons, "p": p if scored else None,
-        "classifier": by if scored else "", "degraded": degraded,
+        "raw_p": raw_p, "classifier": by if scored else "", "degraded": degraded,
     }  # fmt: skip
     found = {k: v for k, v in {**SIGNALS, **(signals or {})}.items() if k not in without}
     ended = (BEGIN + timedelta(seconds=at_s, milliseconds=ms)).isoformat()
