@@ -35,7 +35,7 @@ from switchyard.cli.main import COULD_NOT_RUN, GOOD, INCONCLUSIVE, NOT_GOOD, WRO
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from switchyard.config.policy import Policy
+    from switchyard.config.policy import Policy, Route
     from switchyard.evals.folder import Folder
     from switchyard.evals.gateway import Gateway
     from switchyard.evals.suite import Case, Suite
@@ -243,7 +243,14 @@ def _describe(
         "weights": _weights(policy) | dict(_parse_weight(text) for text in given.weight),
         "gateway": "started for the run" if policy is not None else gateway.url, "policy": given.policy,
         "policy_hash": hashlib.sha256(Path(given.policy).read_bytes()).hexdigest() if policy is not None else None,
+        "chosen_on_suite": policy is not None and _chosen_on(policy.routes[names.route], suite),
     }  # fmt: skip
+
+
+def _chosen_on(route: Route, suite: Suite) -> bool:
+    """Whether the route's thresholds were found by `calibrate` on this very suite."""
+    was = route.evaluated
+    return was is not None and was.by == "calibrate" and was.suite == f"{suite.name} {suite.version}"
 
 
 def _resumed(folder: Folder, asked: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 from redis_server import RedisServer
 
+from switchyard.cli.main import main
 from switchyard.evals.folder import read_finished
 
 from .client import eventually
@@ -152,6 +154,54 @@ def test_several_trials(world: World, engines: tuple[Engine, Engine, Engine], tm
     assert len({t.label for t in trials}) == 90
     routed, drawn = ([t for t in trials if t.arm == arm] for arm in ("routed", "random"))
     assert sum(t.share("big") for t in routed) == sum(t.share("big") for t in drawn)
+
+
+# ---- the loop: what an eval learns becomes a threshold, and the policy carries its verdict ----
+
+
+@pytest.mark.timeout(150)
+def test_from_a_run_to_a_threshold_to_a_verdict(
+    world: World, engines: tuple[Engine, Engine, Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines[2].play(world.judge(p_of(world, set(world.small))))
+    policy_file(tmp_path, engines, threshold=0.995)  # all scored requests stay on big: safe, and dear
+    file = tmp_path / "policy.yaml"
+    written = json.loads(file.read_text())
+    written["routes"] = "ROUTES"
+    routes = """
+  auto:
+    classify:
+      - {type: model, pool: judge, deadline_ms: 10000, concurrency: 64}
+    choose:
+      - {p_at_least: 0.995, use: small}  # far too careful
+      - {use: big}
+"""
+    file.write_text("".join(f"{k}: {json.dumps(v)}\n" for k, v in written.items()).replace(' "ROUTES"', routes.rstrip("\n")))
+    given = ["function-calls", "--policy", str(file)]
+    code, report, said = evaluate(tmp_path, *given, "--arms", "big,small,routed")
+    assert (code, report["arms"]["routed"]["big_share"]) == (0, 1), said
+    assert not any("forecast again" in c for c in report["cautions"])
+
+    assert main(["calibrate", str(file), str(tmp_path / "run"), "--margin", "5", "--write", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["written"]
+    assert found["step"]["share"] < 0.5
+    assert "# far too careful" in file.read_text()
+    assert main(["check", str(file)]) == 0
+    assert "changed since" not in capsys.readouterr().out
+
+    shutil.rmtree(tmp_path / "run")
+    code, report, said = evaluate(tmp_path, *given, "--arms", "big,routed", "--write-verdict")
+    assert (code, report["verdict"]["word"]) == (0, "non-inferior"), said
+    assert report["arms"]["routed"]["big_share"] == pytest.approx(found["step"]["share"]), "the forecast came true"
+    assert any("forecast again" in c for c in report["cautions"]), "on the cases that it was chosen on"
+    text = file.read_text()
+    assert "by: eval" in text
+    assert "by: calibrate" not in text
+
+    file.write_text(text.replace(f"p_at_least: {found['step']['p_at_least']:g}", "p_at_least: 0.1"))
+    assert main(["check", str(file)]) == 0
+    assert "rules or thresholds changed since the verdict non-inferior" in capsys.readouterr().out
 
 
 # ---- ended runs ----

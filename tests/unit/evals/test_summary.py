@@ -180,6 +180,12 @@ def test_cautions() -> None:
     assert any("doesn't tell them apart" in c for c in weak["cautions"])
 
 
+def test_a_threshold_is_not_proved_by_the_cases_that_it_was_chosen_on() -> None:
+    run, trials = whole_run(8)
+    assert not any("forecast again" in c for c in summarise(run, trials)["cautions"])
+    assert any("forecast again" in c for c in summarise({**run, "chosen_on_suite": True}, trials)["cautions"])
+
+
 # ---- measuring ----
 
 
