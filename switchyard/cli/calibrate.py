@@ -108,10 +108,12 @@ def _calibrate(given: argparse.Namespace, policy: Policy) -> int:
         after = _edited(before, _changes(given, name, route, place, found), given.policy)
     if found.step is not None and after != before:
         after = with_verdict(after, given.policy, name, _verdict(suite, wish.margin, found.step, found.scored))
-    if given.write and after != before:
+    if given.chart:
+        _draw(given, found)
+    if given.write and after != before:  # last of all that can fail
         replace_file(Path(given.policy), after.encode())
     _show(given, found, route, before, after)
-    return GOOD if trusted else INCONCLUSIVE
+    return GOOD if trusted and (found.step is not None or wish == Wish()) else INCONCLUSIVE
 
 
 def _changes(given: argparse.Namespace, name: str, route: Route, place: int, found: Analysis) -> list[tuple[KeyPath, Value]]:
@@ -201,15 +203,21 @@ def _verdict(suite: str, margin: float | None, step: Step, cases: int) -> Verdic
 # ---- showing ----
 
 
-def _show(given: argparse.Namespace, found: Analysis, route: Route, before: str, after: str) -> None:
+def _draw(given: argparse.Namespace, found: Analysis) -> None:
     from switchyard.calibration.chart import as_page, as_svg
+    from switchyard.calibration.report import as_text
+
+    if found.curve is None:
+        return
+    title = f"Share and quality: {Path(given.source).name}"
+    html = given.chart.endswith(".html")
+    chart = as_page(title, found.curve, found.step, as_text(found)) if html else as_svg(found.curve, found.step)
+    Path(given.chart).write_text(chart)
+
+
+def _show(given: argparse.Namespace, found: Analysis, route: Route, before: str, after: str) -> None:
     from switchyard.calibration.report import as_json, as_text
 
-    if given.chart and found.curve is not None:
-        title = f"Share and quality: {Path(given.source).name}"
-        html = given.chart.endswith(".html")
-        chart = as_page(title, found.curve, found.step, as_text(found)) if html else as_svg(found.curve, found.step)
-        Path(given.chart).write_text(chart)
     diff = "".join(difflib.unified_diff(before.splitlines(True), after.splitlines(True), given.policy, given.policy))
     trusted, written = not found.doubts or given.force, bool(given.write and diff)
     notes = (

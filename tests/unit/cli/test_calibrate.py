@@ -286,6 +286,19 @@ def test_charts(policy, tmp_path, capsys):
         assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
+def test_a_chart_that_can_t_be_written_leaves_the_policy_as_it_is(policy, tmp_path, capsys):
+    source = make_run(tmp_path / "run")
+    code, _, err = run(capsys, policy, source, "--share", 0.5, "--write", "--chart", tmp_path / "nowhere" / "c.svg")
+    assert code == 3
+    assert "can't read or write" in err
+    assert policy.read_text() == POLICY
+
+
+def test_nothing_can_be_forced_without_a_score(policy, tmp_path, capsys):
+    source = write_lines(tmp_path / "p.jsonl", [{"prompt": "x", "small_ok": True, "big_ok": True}])
+    assert run(capsys, policy, source, "--share", 0.5, "--force")[0] == 4
+
+
 # ---- a head of one's own ----
 
 
