@@ -74,6 +74,11 @@ def type_one_error(n: int, psi: float, margin: float, count: int = 10_000, seed:
     return {"cases": n, "psi": psi, "margin": margin, "simulated": simulated, "exact": exact}
 
 
+def power(n: int, psi: float, margin: float) -> float:
+    """How often non-inferiority is shown where both arms are equally good; exact."""
+    return sum(p for p, lost, won in chances(n, psi, 0.0) if interval(n, lost, won)[0] > -margin)
+
+
 def bootstrap_coverage(n: int, psi: float, trials: int = 3, count: int = 400, seed: int = 3) -> dict[str, Any]:
     """Coverage of the bootstrap over cases, where each case's difference is an average over trials."""
     draw = Random(seed)
@@ -124,6 +129,10 @@ def main() -> None:
         "type_one_error": [
             type_one_error(n, psi, MARGINS[n]) for n in SIZES for psi in (MARGINS[n], 0.06, 0.08, 0.12, 0.2, 0.3)
         ],
+        "power": [
+            {"cases": n, "margin": margin} | {f"{psi:.0%}": power(n, psi, margin) for psi in (0.01, 0.02, 0.05, 0.08, 0.1, 0.2)}
+            for n, margin in ((92, 0.05), (92, 0.1), (245, 0.05), (1_000, 0.02))
+        ],
         "average_type_one_error": [
             average_type_one_error(n, margin, loss) for n, margin in ((50, 0.1), (92, 0.05), (245, 0.05)) for loss in (1, 0.5)
         ],
@@ -141,6 +150,11 @@ def main() -> None:
         print(
             f"| {row['cases']:,} | {row['margin'] * 100:g} | {row['psi']:.0%} | {row['simulated']:.1%} | {row['exact']:.1%} |"
         )
+    print("\nShown with this probability where both are equally good, by psi:")
+    print("| " + " | ".join(found["power"][0]) + " |\n" + "| --- " * len(found["power"][0]) + "|")
+    for row in found["power"]:
+        rest = [f"{value:.0%}" for key, value in row.items() if key.endswith("%")]
+        print(f"| {row['cases']:,} | {row['margin'] * 100:g} | {' | '.join(rest)} |")
     print("\n| cases | margin | a lost case is lost in | wrongly non-inferior | by the bootstrap alone |")
     print("| --- | --- | --- | --- | --- |")
     for row in found["average_type_one_error"]:

@@ -302,6 +302,7 @@ def test_nothing_can_be_forced_without_a_score(policy, tmp_path, capsys):
 # ---- a head of one's own ----
 
 
+@pytest.mark.timeout(300)
 def test_a_head_is_learned_written_and_used(policy, tmp_path, capsys):
     source = write_lines(tmp_path / "p.jsonl", list(prompts(700)))
     head = tmp_path / "head.json"
@@ -331,6 +332,7 @@ def test_a_head_needs_texts_and_enough_of_them(policy, tmp_path, capsys):
     assert not (tmp_path / "h.json").exists()
 
 
+@pytest.mark.timeout(300)
 def test_a_head_that_learned_nothing_is_not_written(policy, tmp_path, capsys):
     random = Random(4)
     lines = [{**line, "small_ok": random.random() < 0.6, "big_ok": random.random() < 0.8} for line in prompts(600)]
