@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 EXIT_CODES = {"non-inferior": GOOD, "inferior": NOT_GOOD, "inconclusive": INCONCLUSIVE}
 GO_ON = "What is finished is kept: the same command with --resume goes on."
-SAME = ("suite", "version", "cases", "arms", "trials", "names", "margin", "seed", "settings", "policy_hash")
+SAME = ("suite", "version", "cases", "arms", "trials", "names", "margin", "seed", "settings", "policy_hash", "gateway")
 """What a resumed run must have in common with what was begun."""
 
 
@@ -165,11 +165,13 @@ def check_usage(given: argparse.Namespace) -> None:
 async def _run(
     given: argparse.Namespace, policy: Policy | None, suite: Suite, cases: list[Case], folder: Folder
 ) -> dict[str, Any]:
+    from switchyard.config.policy import Fingerprint
     from switchyard.evals.arms import Names, cards_of, find_names, parse_arms
     from switchyard.evals.gateway import REACHED_LIMIT_S, READY_LIMIT_S
     from switchyard.evals.progress import ProgressLine
     from switchyard.evals.runner import Plan, Runner
     from switchyard.evals.summary import summarise
+    from switchyard.routing.fingerprint import differing
 
     arms = parse_arms(given.arms)
     _check_folder(given, folder)
@@ -184,7 +186,9 @@ async def _run(
     async with _gateway(given, policy, folder) as gateway:
         await gateway.wait_ready(READY_LIMIT_S if policy is not None else REACHED_LIMIT_S, _say)
         names = names or find(await gateway.cards())
-        asked = _describe(given, policy, suite, cases, arms, names, gateway)
+        asked = _describe(given, policy, suite, cases, arms, names, gateway) | {
+            "fingerprint": await gateway.fingerprint(names.route)
+        }
         run = _resumed(folder, asked) if given.resume else asked
         if not given.resume:
             folder.begin(run)
@@ -198,6 +202,12 @@ async def _run(
             await Runner(plan, gateway, folder, progress).run()
         finally:
             progress.end()
+        if changed := differing(Fingerprint(**asked["fingerprint"]), Fingerprint(**await gateway.fingerprint(names.route))):
+            raise CommandFailed(
+                f"{' and '.join(changed)} of the gateway's policy changed while the run went on, so it is about two policies: "
+                "begin another with --out",
+                COULD_NOT_RUN,
+            )
     return summarise(run, folder.finished)
 
 
@@ -254,6 +264,9 @@ def _chosen_on(route: Route, suite: Suite) -> bool:
 
 
 def _resumed(folder: Folder, asked: dict[str, Any]) -> dict[str, Any]:
+    from switchyard.config.policy import Fingerprint
+    from switchyard.routing.fingerprint import differing
+
     run = folder.resume()
     for key in SAME:
         if run.get(key) != asked[key]:
@@ -261,6 +274,11 @@ def _resumed(folder: Folder, asked: dict[str, Any]) -> dict[str, Any]:
                 f"{folder.path} holds a run with another {key.replace('_', ' ')}: resume it as it was begun, or say --out",
                 WRONG_USE,
             )
+    if changed := differing(Fingerprint(**run["fingerprint"]), Fingerprint(**asked["fingerprint"])):
+        raise CommandFailed(
+            f"{folder.path} holds a run under another policy, {' and '.join(changed)} changed since: begin another with --out",
+            WRONG_USE,
+        )
     return run
 
 

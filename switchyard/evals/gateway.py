@@ -31,6 +31,7 @@ REACHED_LIMIT_S = 5.0  # of one that runs
 JOIN_LIMIT_S = 5.0
 CHECK_LIMIT_S = 120.0
 STOP_LIMIT_S = 10.0
+ADMIN_HINT = "the admin key is wanted, in the variable that --admin-key-env names"
 _KEYS, _ADMIN_KEY = "SWITCHYARD_EVAL_KEYS", "SWITCHYARD_EVAL_ADMIN_KEY"
 # On Linux the gateway gets SIGTERM when this process dies, however it does; elsewhere it is ended on every normal way out.
 _FOLLOW_PARENT = """
@@ -127,6 +128,19 @@ class Gateway:
         except (LookupError, TypeError):
             raise CouldNotRun(f"{self.url} is no Switchyard gateway: its /v1/models doesn't tell routes from pools") from None
 
+    async def fingerprint(self, route: str) -> dict[str, str]:
+        """What a route's pools, classifiers and ways to choose come to: the hashes of a verdict in a policy.
+
+        Raises:
+            CouldNotRun: it doesn't say.
+        """
+        answer = await self._get("/admin/policy", self._admin_key, ADMIN_HINT)
+        try:
+            found: dict[str, str] = answer["routes"][route]
+        except (LookupError, TypeError):
+            raise CouldNotRun(f"{self.url}/admin/policy does not tell about the route {route}") from None
+        return found
+
     async def decisions(self, case: str, wanted: Collection[str]) -> list[dict[str, Any]]:
         """The decision records of a case, oldest first: one for each of these request ids.
 
@@ -137,10 +151,9 @@ class Gateway:
             CouldNotRun: some are not there, so that outcome and decision can't be joined.
         """
         deadline = time.monotonic() + JOIN_LIMIT_S
-        hint = "the admin key is wanted for decision records, in the variable that --admin-key-env names"
         records: dict[str, dict[str, Any]] = {}
         while True:
-            found = await self._get("/admin/decisions", self._admin_key, hint, {"case": case, "limit": "1000"})
+            found = await self._get("/admin/decisions", self._admin_key, ADMIN_HINT, {"case": case, "limit": "1000"})
             records |= {str(record.get("client_request_id")): record for record in found}
             missing = [name for name in wanted if name not in records]
             if not missing:

@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import httpx
 import pytest
 from redis_server import RedisServer
 
@@ -287,6 +288,55 @@ def test_resuming_something_else_is_refused(world: World, engines: tuple[Engine,
         assert word in said
 
 
+def test_a_run_is_about_one_gateway_and_one_policy(
+    world: World, engines: tuple[Engine, Engine, Engine], tmp_path: Path, start: Any
+) -> None:
+    engines[2].play(world.judge(p_of(world, set(world.small))))
+    written = json.loads(policy_file(tmp_path, engines).read_text())
+    (tmp_path / "serve").mkdir()
+    served = start(Serve(written, tmp_path / "serve"))
+    served.wait_ready()
+    url = f"http://127.0.0.1:{served.port}"
+    given = ["function-calls", "--arms", "big,routed", "--cases", "simple_0,simple_1"]
+    code, report, said = evaluate(tmp_path, *given, "--url", f"{url}/v1/")
+    assert code == 4, said
+    assert report["run"]["gateway"] == url
+    assert evaluate(tmp_path, *given, "--url", url, "--resume")[0] == 4
+
+    code, _, said = evaluate(tmp_path, *given, "--url", url.replace("127.0.0.1", "localhost"), "--resume")
+    assert code == 2
+    assert "holds a run with another gateway" in said
+
+    written["routes"]["auto"]["choose"][0]["p_at_least"] = 0.7
+    httpx.post(f"{url}/admin/policy", content=json.dumps(written)).raise_for_status()
+    code, _, said = evaluate(tmp_path, *given, "--url", url, "--resume")
+    assert code == 2
+    assert "under another policy, rules or thresholds changed since" in said
+
+
+def test_a_policy_that_changes_under_way_is_no_result(
+    world: World, engines: tuple[Engine, Engine, Engine], tmp_path: Path, start: Any
+) -> None:
+    written = json.loads(policy_file(tmp_path, engines).read_text())
+    (tmp_path / "serve").mkdir()
+    served = start(Serve(written, tmp_path / "serve"))
+    served.wait_ready()
+    url = f"http://127.0.0.1:{served.port}"
+    plain, asked = world.model(world.big), iter(range(1_000))
+    written["pools"]["big"]["context"] = 100_000
+
+    def then_another(request: Any) -> Any:
+        if next(asked) == 5:
+            httpx.post(f"{url}/admin/policy", content=json.dumps(written)).raise_for_status()
+        return plain(request)
+
+    engines[0].play(then_another)
+    code, _, said = evaluate(tmp_path, "function-calls", "--url", url, "--arms", "big", "--cases", "simple_?")
+    assert code == 3
+    assert "pools of the gateway's policy changed while the run went on" in said
+    assert not (tmp_path / "run" / "report.json").exists()
+
+
 # ---- trouble ----
 
 
@@ -410,8 +460,9 @@ def test_a_gateway_with_keys(world: World, engines: tuple[Engine, Engine, Engine
     code, _, said = evaluate(tmp_path, *given, environment={"SWITCHYARD_API_KEY": "sk-1"})
     assert code == 3
     assert "--admin-key-env" in said
+    assert not (tmp_path / "run").exists(), "it is asked for before anything has run"
     keys = {"SWITCHYARD_API_KEY": "sk-1", "SWITCHYARD_ADMIN_KEY": "sk-admin"}
-    code, report, said = evaluate(tmp_path, *given, "--resume", environment=keys)
+    code, report, said = evaluate(tmp_path, *given, environment=keys)
     assert code == 4, said
     assert report["arms"]["big"]["pass_rate"] == 1
     kept = b"".join(p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file())
