@@ -35,7 +35,8 @@ from switchyard.cli.main import COULD_NOT_RUN, GOOD, INCONCLUSIVE, NOT_GOOD, WRO
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from switchyard.config.policy import Policy, Route
+    from switchyard.config.policy import Policy
+    from switchyard.config.route import Route
     from switchyard.evals.folder import Folder
     from switchyard.evals.gateway import Gateway
     from switchyard.evals.suite import Case, Suite
@@ -165,7 +166,7 @@ def check_usage(given: argparse.Namespace) -> None:
 async def _run(
     given: argparse.Namespace, policy: Policy | None, suite: Suite, cases: list[Case], folder: Folder
 ) -> dict[str, Any]:
-    from switchyard.config.policy import Fingerprint
+    from switchyard.config.route import Fingerprint
     from switchyard.evals.arms import Names, cards_of, find_names, parse_arms
     from switchyard.evals.gateway import REACHED_LIMIT_S, READY_LIMIT_S
     from switchyard.evals.progress import ProgressLine
@@ -264,7 +265,7 @@ def _chosen_on(route: Route, suite: Suite) -> bool:
 
 
 def _resumed(folder: Folder, asked: dict[str, Any]) -> dict[str, Any]:
-    from switchyard.config.policy import Fingerprint
+    from switchyard.config.route import Fingerprint
     from switchyard.routing.fingerprint import differing
 
     run = folder.resume()
