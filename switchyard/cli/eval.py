@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from switchyard.config.policy import Policy
-    from switchyard.config.route import Route
+    from switchyard.config.route import Fingerprint, Route
     from switchyard.evals.folder import Folder
     from switchyard.evals.gateway import Gateway
     from switchyard.evals.suite import Case, Suite
@@ -166,13 +166,11 @@ def check_usage(given: argparse.Namespace) -> None:
 async def _run(
     given: argparse.Namespace, policy: Policy | None, suite: Suite, cases: list[Case], folder: Folder
 ) -> dict[str, Any]:
-    from switchyard.config.route import Fingerprint
     from switchyard.evals.arms import Names, cards_of, find_names, parse_arms
     from switchyard.evals.gateway import REACHED_LIMIT_S, READY_LIMIT_S
     from switchyard.evals.progress import ProgressLine
     from switchyard.evals.runner import Plan, Runner
     from switchyard.evals.summary import summarise
-    from switchyard.routing.fingerprint import differing
 
     arms = parse_arms(given.arms)
     _check_folder(given, folder)
@@ -186,10 +184,10 @@ async def _run(
     names = find(cards_of(policy)) if policy is not None else None  # a wrong name is refused before anything is started
     async with _gateway(given, policy, folder) as gateway:
         await gateway.wait_ready(READY_LIMIT_S if policy is not None else REACHED_LIMIT_S, _say)
-        names = names or find(await gateway.cards())
-        asked = _describe(given, policy, suite, cases, arms, names, gateway) | {
-            "fingerprint": await gateway.fingerprint(names.route)
-        }
+        cards, prints = await gateway.cards(), await gateway.fingerprints()
+        names = names or find({name: card for name, card in cards.items() if card["kind"] == "pool" or name in prints})
+        asked = _describe(given, policy, suite, cases, arms, names, gateway)
+        asked["fingerprint"] = prints[names.route].model_dump()
         run = _resumed(folder, asked) if given.resume else asked
         if not given.resume:
             folder.begin(run)
@@ -203,13 +201,21 @@ async def _run(
             await Runner(plan, gateway, folder, progress).run()
         finally:
             progress.end()
-        if changed := differing(Fingerprint(**asked["fingerprint"]), Fingerprint(**await gateway.fingerprint(names.route))):
-            raise CommandFailed(
-                f"{' and '.join(changed)} of the gateway's policy changed while the run went on, so it is about two policies: "
-                "begin another with --out",
-                COULD_NOT_RUN,
-            )
+        await _check_policy(gateway, names.route, prints[names.route])
     return summarise(run, folder.finished)
+
+
+async def _check_policy(gateway: Gateway, route: str, before: Fingerprint) -> None:
+    """Refuse a run that has seen two policies."""
+    from switchyard.routing.fingerprint import differing
+
+    after = (await gateway.fingerprints()).get(route)
+    if changed := [f"the route {route}"] if after is None else differing(before, after):
+        raise CommandFailed(
+            f"{' and '.join(changed)} of the gateway's policy changed while the run went on, so it is about two policies: "
+            "begin another with --out",
+            COULD_NOT_RUN,
+        )
 
 
 def _check_folder(given: argparse.Namespace, folder: Folder) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 
 from switchyard.config.policy import Policy
+from switchyard.config.route import Fingerprint
 from switchyard.config.sources import file_path
 
 START_LIMIT_S = 30.0
@@ -128,18 +129,17 @@ class Gateway:
         except (LookupError, TypeError):
             raise CouldNotRun(f"{self.url} is no Switchyard gateway: its /v1/models doesn't tell routes from pools") from None
 
-    async def fingerprint(self, route: str) -> dict[str, str]:
-        """What a route's pools, classifiers and ways to choose come to: the hashes of a verdict in a policy.
+    async def fingerprints(self) -> dict[str, Fingerprint]:
+        """What its policy's routes come to, by name: the hashes that a verdict in a policy has.
 
         Raises:
             CouldNotRun: it doesn't say.
         """
         answer = await self._get("/admin/policy", self._admin_key, ADMIN_HINT)
         try:
-            found: dict[str, str] = answer["routes"][route]
-        except (LookupError, TypeError):
-            raise CouldNotRun(f"{self.url}/admin/policy does not tell about the route {route}") from None
-        return found
+            return {name: Fingerprint(**hashes) for name, hashes in answer["routes"].items()}
+        except (LookupError, TypeError, AttributeError, ValueError):
+            raise CouldNotRun(f"{self.url}/admin/policy does not tell about the policy in force") from None
 
     async def decisions(self, case: str, wanted: Collection[str]) -> list[dict[str, Any]]:
         """The decision records of a case, oldest first: one for each of these request ids.

@@ -293,6 +293,7 @@ def test_a_run_is_about_one_gateway_and_one_policy(
 ) -> None:
     engines[2].play(world.judge(p_of(world, set(world.small))))
     written = json.loads(policy_file(tmp_path, engines).read_text())
+    written["routes"] = {"work": written["routes"]["auto"] | {"aliases": ["gpt-4"]}}  # the alias is no second route
     (tmp_path / "serve").mkdir()
     served = start(Serve(written, tmp_path / "serve"))
     served.wait_ready()
@@ -307,7 +308,7 @@ def test_a_run_is_about_one_gateway_and_one_policy(
     assert code == 2
     assert "holds a run with another gateway" in said
 
-    written["routes"]["auto"]["choose"][0]["p_at_least"] = 0.7
+    written["routes"]["work"]["choose"][0]["p_at_least"] = 0.7
     httpx.post(f"{url}/admin/policy", content=json.dumps(written)).raise_for_status()
     code, _, said = evaluate(tmp_path, *given, "--url", url, "--resume")
     assert code == 2
