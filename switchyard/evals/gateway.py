@@ -95,7 +95,7 @@ class Gateway:
             else:
                 if answer.status_code == 200:
                     return
-                reason = answer.text[:500]
+                reason = _why_not_ready(answer)
             await asyncio.sleep(0.1)
         raise CouldNotRun(f"the gateway at {self.url} is not ready after {limit_s:g} s: {reason}")
 
@@ -175,6 +175,17 @@ class Gateway:
             return answer.json()
         except (httpx.HTTPError, ValueError) as error:
             raise CouldNotRun(f"{self.url}{path}: {type(error).__name__}: {error}") from None
+
+
+def _why_not_ready(answer: httpx.Response) -> str:
+    """What /readyz says, in a line: its reason, and the replicas that have one of their own."""
+    try:
+        said = answer.json()
+        replicas = [(name, replica) for pool in said["pools"].values() for name, replica in pool["replicas"].items()]
+        troubles = [f"{name}: {replica['problem']}" for name, replica in replicas if replica.get("problem")]
+        return "; ".join([str(said["reason"]), *troubles])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return f"HTTP {answer.status_code}: {answer.text[:500]}"
 
 
 # ---- a gateway of our own ----

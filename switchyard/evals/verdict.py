@@ -194,7 +194,8 @@ def judge(baseline: Outcomes, candidate: Outcomes, margin: float) -> Verdict:
     *Non-inferior*: the whole interval lies above -margin. *Inferior*: all of it lies below. *Inconclusive*: anything else
     (Piaggio and others, CONSORT for non-inferiority trials, JAMA 308 (2012) 2594-2604). Either of the first two must also
     hold if every unscored trial had gone the other way, and non-inferiority must not rest on failures of the baseline's
-    infrastructure. A baseline that passes no more than the margin shows nothing: its candidate has nothing to lose.
+    infrastructure. A baseline that passes less than twice the margin proves no parity: with most of what it can do lost, the
+    candidate would be non-inferior (a margin may give away half of the effect: FDA, Non-Inferiority Clinical Trials, 2016).
 
     Args:
         baseline: outcomes of the big model.
@@ -206,20 +207,23 @@ def judge(baseline: Outcomes, candidate: Outcomes, margin: float) -> Verdict:
     """
     seen = compare(baseline, candidate)
     names = dict.fromkeys([*baseline, *candidate])
-    if seen.baseline_rate <= margin:
-        why = f"the baseline passes {seen.baseline_rate:.1%}: there is nothing to lose that a margin could measure"
-        return Verdict("inconclusive", margin, why)
+    if seen.interval.high < -margin:
+        best = _reimagined(baseline, names, unscored="fail"), _reimagined(candidate, names, unscored="pass")
+        if _bound(*best).high < -margin:
+            return Verdict("inferior", margin, f"the whole interval lies below the margin of -{margin * 100:g} points")
+        return _open(seen, margin, "unscored trials could account for the loss")
+    if seen.baseline_rate < 2 * margin:
+        return Verdict(
+            "inconclusive", margin,
+            f"the baseline passes {seen.baseline_rate:.1%}: too little for this margin, a loss of {margin * 100:g} points would "
+            "be over half of that",
+        )  # fmt: skip
     if seen.interval.low > -margin:
         worst = _reimagined(baseline, names, errors="pass", unscored="pass"), _reimagined(candidate, names, unscored="fail")
         if _bound(*worst).low > -margin:
             return Verdict("non-inferior", margin, f"the interval lies above the margin of -{margin * 100:g} points")
         why = "unscored trials, or failures of the baseline's infrastructure, could have hidden a larger loss"
         return _open(seen, margin, why)
-    if seen.interval.high < -margin:
-        best = _reimagined(baseline, names, unscored="fail"), _reimagined(candidate, names, unscored="pass")
-        if _bound(*best).high < -margin:
-            return Verdict("inferior", margin, f"the whole interval lies below the margin of -{margin * 100:g} points")
-        return _open(seen, margin, "unscored trials could account for the loss")
     least = smallest_margin(seen.cases)
     if least >= margin:
         why = f"{seen.cases} cases can't show a margin under {least * 100:.1f} points, even when no case differs"

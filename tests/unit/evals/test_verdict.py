@@ -60,7 +60,15 @@ def test_a_baseline_that_passes_nothing_shows_nothing() -> None:
     for routed in ("0" * 92, "1" * 92):
         verdict = judged("0" * 92, routed)
         assert verdict.word == "inconclusive"
-        assert "nothing to lose" in verdict.why
+        assert "the baseline passes 0.0%: too little for this margin" in verdict.why
+
+
+def test_a_margin_is_at_most_half_of_what_the_baseline_can_do() -> None:
+    """9 of 92 passed, and all of them under both: five points are over half of that. 10 would do."""
+    for passed, word in ((9, "inconclusive"), (10, "non-inferior")):
+        same = "1" * passed + "0" * (92 - passed)
+        assert judged(same, same).word == word
+    assert judged("1" * 9 + "0" * 91, "0" * 100, margin=0.04).word == "inferior", "a loss is one, however weak the baseline"
 
 
 def test_errors_are_failures() -> None:
@@ -156,6 +164,6 @@ def test_a_decided_verdict_survives_every_ending_of_the_unscored(big: str, route
     for b in "10":
         for r in "10":
             ended = judged(big.replace("u", b), routed.replace("u", r), 0.1)
-            assert ended.word in {verdict.word, "inconclusive"} or "nothing to lose" in ended.why
+            assert ended.word in {verdict.word, "inconclusive"}
             if verdict.word == "non-inferior" and (b, r) == ("1", "0"):
                 assert judged(big.replace("u", b).replace("e", "1"), routed.replace("u", r), 0.1).word == "non-inferior"
