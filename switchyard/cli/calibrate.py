@@ -31,7 +31,6 @@ from switchyard.cli.main import COULD_NOT_RUN, GOOD, INCONCLUSIVE, NOT_GOOD, WRO
 if TYPE_CHECKING:
     from switchyard.calibration.analyse import Analysis
     from switchyard.calibration.labels import Graded
-    from switchyard.calibration.propose import Step
     from switchyard.calibration.verdict import Found as Verdict
     from switchyard.config.edit import Value
     from switchyard.config.policy import Policy
@@ -107,7 +106,7 @@ def _calibrate(given: argparse.Namespace, policy: Policy) -> int:
     if found.step is not None and trusted:
         after = _edited(before, _changes(given, name, route, place, found), given.policy)
     if found.step is not None and after != before:
-        after = with_verdict(after, given.policy, name, _verdict(suite, wish.margin, found.step, found.scored))
+        after = with_verdict(after, given.policy, name, _verdict(suite, wish.margin, found))
     if given.chart:
         _draw(given, found)
     if given.write and after != before:  # last of all that can fail
@@ -187,17 +186,21 @@ def _edited(text: str, changes: list[tuple[KeyPath, Value]], file: str) -> str:
     return text
 
 
-def _verdict(suite: str, margin: float | None, step: Step, cases: int) -> Verdict:
+def _verdict(suite: str, margin: float | None, found: Analysis) -> Verdict:
     """What the graded requests say about the proposed threshold."""
     from datetime import date
 
     from switchyard.calibration.verdict import Found
-    from switchyard.evals.verdict import default_margin
+    from switchyard.evals.verdict import default_margin, why_too_weak
 
-    margin = margin if margin is not None else default_margin(cases)
-    low, high = step.interval.low, step.interval.high
-    word: Word = "non-inferior" if low > -margin else "inferior" if high < -margin else "inconclusive"
-    return Found("calibrate", suite, cases, margin * 100, (low * 100, high * 100), word, date.today())
+    assert found.step is not None
+    assert found.curve is not None
+    margin = margin if margin is not None else default_margin(found.scored)
+    low, high = found.step.interval.low, found.step.interval.high
+    word: Word = "inferior" if high < -margin else "inconclusive"
+    if low > -margin and not why_too_weak(found.curve.big, margin):
+        word = "non-inferior"
+    return Found("calibrate", suite, found.scored, margin * 100, (low * 100, high * 100), word, date.today())
 
 
 # ---- showing ----

@@ -129,6 +129,17 @@ def smallest_margin(cases: int) -> float:
     return -tango_interval(Counts(cases, 0, 0, 0)).low
 
 
+def why_too_weak(baseline_rate: float, margin: float) -> str:
+    """What keeps a baseline from proving parity at a margin, its rate first; empty when nothing does.
+
+    One that passes less than twice the margin proves none: with most of what it can do lost, a candidate would be non-inferior
+    (a margin may give away half of the effect: FDA, Non-Inferiority Clinical Trials, 2016).
+    """
+    if baseline_rate >= 2 * margin:
+        return ""
+    return f"{baseline_rate:.1%}: too little for this margin, a loss of {margin * 100:g} points would be over half of that"
+
+
 # ---- comparing ----
 
 
@@ -194,8 +205,7 @@ def judge(baseline: Outcomes, candidate: Outcomes, margin: float) -> Verdict:
     *Non-inferior*: the whole interval lies above -margin. *Inferior*: all of it lies below. *Inconclusive*: anything else
     (Piaggio and others, CONSORT for non-inferiority trials, JAMA 308 (2012) 2594-2604). Either of the first two must also
     hold if every unscored trial had gone the other way, and non-inferiority must not rest on failures of the baseline's
-    infrastructure. A baseline that passes less than twice the margin proves no parity: with most of what it can do lost, the
-    candidate would be non-inferior (a margin may give away half of the effect: FDA, Non-Inferiority Clinical Trials, 2016).
+    infrastructure or on a baseline that is too weak (see `why_too_weak`).
 
     Args:
         baseline: outcomes of the big model.
@@ -212,12 +222,8 @@ def judge(baseline: Outcomes, candidate: Outcomes, margin: float) -> Verdict:
         if _bound(*best).high < -margin:
             return Verdict("inferior", margin, f"the whole interval lies below the margin of -{margin * 100:g} points")
         return _open(seen, margin, "unscored trials could account for the loss")
-    if seen.baseline_rate < 2 * margin:
-        return Verdict(
-            "inconclusive", margin,
-            f"the baseline passes {seen.baseline_rate:.1%}: too little for this margin, a loss of {margin * 100:g} points would "
-            "be over half of that",
-        )  # fmt: skip
+    if why := why_too_weak(seen.baseline_rate, margin):
+        return Verdict("inconclusive", margin, f"the baseline passes {why}")
     if seen.interval.low > -margin:
         worst = _reimagined(baseline, names, errors="pass", unscored="pass"), _reimagined(candidate, names, unscored="fail")
         if _bound(*worst).low > -margin:
