@@ -20,7 +20,7 @@ import msgspec
 
 from switchyard.evals.verdict import State
 
-FORMAT = 1
+FORMAT = 2
 """Of run.json and cases.jsonl; a run of another format is neither resumed nor read."""
 
 
