@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from switchyard.config.classifier import Classifier as ClassifierSettings
-from switchyard.config.classifier import ModelClassifier
+from switchyard.config.classifier import EmbeddedClassifier, ModelClassifier
 from switchyard.config.pool import Pool as PoolSettings
 from switchyard.config.vocabulary import CAPABILITIES, HEADER_PREFIX, PROTOCOLS, SIGNALS, Kind
 from switchyard.routing.classify.base import scored
@@ -223,6 +223,7 @@ class RecordedClassifier:
     def __init__(self, settings: ClassifierSettings, current: Callable[[], Recorded]) -> None:
         self._by = f"model {settings.pool}" if isinstance(settings, ModelClassifier) else settings.type
         self._bias, self._scale = settings.bias, settings.scale
+        self._can_fail = not isinstance(settings, EmbeddedClassifier)  # a record says that one failed, not which
         self._current = current
 
     async def score(self, signals: Signals) -> Outcome:
@@ -233,5 +234,5 @@ class RecordedClassifier:
         for reason in old.reasons:
             by, colon, why = reason.removeprefix("otherwise: ").partition(": ")
             if colon and by == self._by:
-                return Outcome(self._by, why=why, failed=old.degraded)
+                return Outcome(self._by, why=why, failed=old.degraded and self._can_fail)
         raise NotRecorded(f"needs a score by {self._by}, which was not asked")

@@ -167,6 +167,21 @@ def test_it_moves_nothing_of_a_log_whose_beginning_is_lost_either(same_policy, r
 PAIRS = [(old, new) for old in POLICIES for new in POLICIES if old.pools == new.pools and not new.routes["auto"].share]
 
 
+def test_a_judge_that_failed_makes_no_failure_of_what_the_embedded_classifier_left_open():
+    """The old policy's judge was down, the new one has none: its decisions are remembered, and a tool loop goes on there."""
+    old, new = POLICIES[2], POLICIES[4]
+    words, call = [("user", "fix it"), ("assistant", "ok"), ("user", TEXTS[3])], {"id": "c", "type": "function"}
+    loop = [
+        ("assistant", "ok"), {"role": "assistant", "tool_calls": [call | {"function": {"name": "bash", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "done"},
+    ]  # fmt: skip
+    asked = [chat(*words[:1]), chat(*words, stream=True), chat(*words, *loop)]
+    requests = [({**body, "model": "auto"}, "chat", {"x-session-id": "s"}) for body in asked]
+    verdicts, _ = replayed(new, make_log(old, requests))
+    really = [json.loads(line)["decision"]["pool"] for line in make_log(new, requests)]
+    assert [v.after for v in verdicts] == really == ["big", "small", "big"]
+
+
 @FEW
 @given(st.sampled_from(PAIRS), conversations(from_the_start=True))
 def test_what_is_known_under_another_policy_is_what_it_would_have_done(policies, requests):
