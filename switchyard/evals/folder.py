@@ -172,7 +172,7 @@ def read_run(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise BadFolder(f"{path}/run.json can't be read: {error}") from None
     if not isinstance(run, dict) or run.get("format") != FORMAT:
-        raise BadFolder(f"{path} was written by another version of `switchyard eval`: choose another --out")
+        raise BadFolder(f"{path} was written by another version of `switchyard eval`: begin another run, with --out")
     return run
 
 
