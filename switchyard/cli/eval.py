@@ -201,19 +201,20 @@ async def _run(
             await Runner(plan, gateway, folder, progress).run()
         finally:
             progress.end()
-        await _check_policy(gateway, names.route, prints[names.route])
+        await _check_policy(gateway, names.route, prints[names.route], folder)
     return summarise(run, folder.finished)
 
 
-async def _check_policy(gateway: Gateway, route: str, before: Fingerprint) -> None:
+async def _check_policy(gateway: Gateway, route: str, before: Fingerprint, folder: Folder) -> None:
     """Refuse a run that has seen two policies."""
     from switchyard.routing.fingerprint import differing
 
     after = (await gateway.fingerprints()).get(route)
     if changed := [f"the route {route}"] if after is None else differing(before, after):
+        folder.take_back()
         raise CommandFailed(
             f"{' and '.join(changed)} of the gateway's policy changed while the run went on, so it is about two policies: "
-            "begin another with --out",
+            "run it again, without --resume",
             COULD_NOT_RUN,
         )
 

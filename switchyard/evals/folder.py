@@ -130,6 +130,10 @@ class Folder:
         self.finished = read_finished(self.path)
         return run
 
+    def take_back(self) -> None:
+        """What was run can be no result: nothing goes on with it, and the next run takes its place."""
+        (self.path / "run.json").replace(self.path / "run.taken-back.json")
+
     def keep(self, trial: Finished, raw: dict[str, Any]) -> None:
         """Keep a finished trial for good: first its raw log, then its line.
 

@@ -336,6 +336,12 @@ def test_a_policy_that_changes_under_way_is_no_result(
     assert code == 3
     assert "pools of the gateway's policy changed while the run went on" in said
     assert not (tmp_path / "run" / "report.json").exists()
+    given = ["function-calls", "--url", url, "--arms", "big", "--cases", "simple_?"]
+    code, _, said = evaluate(tmp_path, *given, "--resume")
+    assert code == 2
+    assert "holds no run to resume" in said
+    code, report, said = evaluate(tmp_path, *given)
+    assert (code, report["complete"], report["finished"]) == (4, True, 10), said
 
 
 # ---- trouble ----
