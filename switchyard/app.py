@@ -48,6 +48,8 @@ from switchyard.pools.report import describe_pool, describe_readiness, describe_
 from switchyard.recalling import Recall
 from switchyard.reloading import ReadyPolicy, Reloader, make_ready
 from switchyard.routing.classify.model import Ask
+from switchyard.routing.classify.scorer import digest_weights
+from switchyard.routing.fingerprint import fingerprint
 from switchyard.routing.request import Body, RequestView
 from switchyard.routing.session import Pin, Pins
 from switchyard.routing.stored import StoredResponses
@@ -345,6 +347,15 @@ class Gateway:
             {"route": route, "small": small, "big": big, **found.as_json()}
             for (route, small, big), found in self._shadowing.found.items()
         ]
+
+    async def fingerprints(self) -> dict[str, dict[str, str]]:
+        """See `api.control.Gateway`."""
+        policy = self.policy
+
+        def read() -> dict[str, dict[str, str]]:
+            return {name: fingerprint(policy, r, digest_weights).model_dump() for name, r in policy.routes.items()}
+
+        return await asyncio.to_thread(read)  # heads are files
 
     def _read_gauges(self) -> Figures:
         yield from read_pools(self.pools.values(), self.discovery)

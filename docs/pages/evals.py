@@ -37,9 +37,10 @@ def evals_page() -> str:
         "\n".join(
             [
                 item("`run.json` - what is run: `suite` and its `version`, `cases`, `arms`, `trials`, `margin` (a "
-                     "proportion), `names` (route, big, small), `policy` and `policy_hash` (SHA-256 of the file), `settings`, "
-                     "`seed`, `weights`, `concurrency`, `gateway`, `started`, `run_id`, `switchyard`, and `format`, now "
-                     f"{FORMAT}."),
+                     "proportion), `names` (route, big, small), `policy` and `policy_hash` (SHA-256 of the file), "
+                     "`fingerprint` (of the route, as in `evaluated`), `chosen_on_suite` (whether `calibrate` found the "
+                     "thresholds on this suite), `settings`, `seed`, `weights`, `concurrency`, `gateway`, `started`, `run_id`, "
+                     f"`switchyard`, and `format`, now {FORMAT}."),
                 item("`cases.jsonl` - a line for each finished trial."),
                 item("`raw/ARM/CASE.TRIAL.json.gz` - its requests and answers, and what the grader kept. Prompts and answers "
                      "stand there in full; keys don't."),

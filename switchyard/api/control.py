@@ -58,6 +58,9 @@ class Gateway(Protocol):
     async def replace_policy(self, raw: bytes | None) -> list[str]:
         """Put another policy in force; gives what changed, in words."""
 
+    async def fingerprints(self) -> dict[str, dict[str, str]]:
+        """What each route's pools, classifiers and ways to choose come to, as a verdict in the policy is about them."""
+
     def describe_pools(self) -> list[dict[str, Any]]:
         """Load, state and reason of every replica."""
 
@@ -182,6 +185,11 @@ def make_control(
         except OSError as error:
             raise InvalidRequest(f"the policy's file can't be read: {error}") from None
         return JSONResponse({"good": True, "changes": changes})
+
+    @app.get("/admin/policy", dependencies=admin)
+    async def policy_in_force() -> dict[str, Any]:
+        """Of each route the hashes that `evaluated` in a policy has: equal ones mean that requests are decided alike."""
+        return {"routes": await gateway.fingerprints()}
 
     @app.get("/admin/decisions", dependencies=admin)
     async def decisions(limit: int = 100, case: str = "") -> list[dict[str, Any]]:

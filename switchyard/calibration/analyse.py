@@ -18,6 +18,7 @@ from switchyard.calibration.propose import (
     why_no_better_than_chance,
     why_too_few,
 )
+from switchyard.evals.verdict import why_too_weak
 
 Method = Literal["logistic", "isotonic", "none"]
 AS_IT_IS = Logistic(1.0, 0.0)
@@ -99,6 +100,8 @@ def analyse(rows: Sequence[Graded], current: Mapping[str, Logistic], method: Met
     if wish.share is not None:
         step = for_share(rows, wish.share)
     elif wish.margin is not None:
+        if why := why_too_weak(curve.big, wish.margin):
+            doubts.append(f"the big pool's share of good answers is {why}")
         step = for_margin(rows, wish.margin)
         if step is None:
             doubts.append(

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from switchyard.calibration.fit import Logistic
 from switchyard.calibration.labels import Graded
 from switchyard.errors import GatewayError
 from switchyard.evals.folder import BadFolder, Finished, read_finished, read_run
@@ -18,6 +19,7 @@ from switchyard.routing.request import Body, RequestView
 from switchyard.routing.signals import Signals
 
 Line = TypeVar("Line", bound=msgspec.Struct)
+Calibrations = Mapping[str, Logistic]
 DECIDED_BY_SCORE = frozenset({"score", "share", "pressure"})
 
 
@@ -92,11 +94,16 @@ def _signals(place: str, labelled: Labelled) -> Signals:
 # ---- an eval's run ----
 
 
-def read_eval(path: Path) -> tuple[str, list[Graded]]:
+def read_eval(path: Path, route: str, current: Calibrations) -> tuple[str, list[Graded]]:
     """The cases of an eval that ran big, small and routed; the scores are those of the routed arm. Gives its suite as well.
 
     With several trials a model is good when it passed more than half of them. Cases that were broken by the infrastructure,
     or could not be graded, are left out: they say nothing about a model.
+
+    Args:
+        path: the run's folder.
+        route: whose scores are wanted.
+        current: what the policy carries now, by classifier: the scores are given on its scale, whatever the run's was.
 
     Raises:
         BadSource: it is no such run.
@@ -105,6 +112,8 @@ def read_eval(path: Path) -> tuple[str, list[Graded]]:
         run, finished = read_run(path), read_finished(path)
     except (BadFolder, OSError) as error:
         raise BadSource(str(error)) from None
+    if (tried := run["names"]["route"]) != route:
+        raise BadSource(f"{path}: the run was about the route {tried}, not {route}")
     arms: dict[str, dict[str, list[Finished]]] = {}
     for trial in finished:
         arms.setdefault(trial.arm, {}).setdefault(trial.case, []).append(trial)
@@ -115,7 +124,8 @@ def read_eval(path: Path) -> tuple[str, list[Graded]]:
     for case, routed in arms["routed"].items():
         small, big = (_passed(arms[arm].get(case, ())) for arm in ("small", "big"))
         if small is not None and big is not None:
-            p, by = _first_score(d for trial in sorted(routed, key=lambda t: t.trial) for d in trial.decisions)
+            records = [d for trial in sorted(routed, key=lambda t: t.trial) for d in trial.decisions]
+            p, by = next(filter(None, (_score(d.get("decision") or {}, current) for d in records)), (None, ""))
             rows.append(Graded(case, small, big, p, by))
     return f"{run['suite']} {run.get('version', '')}".strip(), rows
 
@@ -125,22 +135,21 @@ def _passed(trials: Sequence[Finished]) -> bool | None:
     return sum(graded) * 2 > len(graded) if graded else None
 
 
-def _first_score(records: Iterator[Mapping[str, Any]]) -> tuple[float | None, str]:
-    """The score that settled a case: that of its first request which a score decided."""
-    for record in records:
-        decision = record.get("decision") or {}
-        if decision.get("kind") in DECIDED_BY_SCORE and decision.get("p") is not None:
-            return float(decision["p"]), str(decision.get("classifier", ""))
-    return None, ""
+def _score(decision: Mapping[str, Any], current: Calibrations) -> tuple[float, str] | None:
+    """The score that settled a request, on the scale of the policy as it is now, and who gave it."""
+    p, raw_p, by = decision.get("p"), decision.get("raw_p"), str(decision.get("classifier", ""))
+    if decision.get("kind") not in DECIDED_BY_SCORE or p is None:
+        return None
+    return (current[by](raw_p) if raw_p is not None and by in current else float(p)), by
 
 
 # ---- recorded decisions ----
 
 
-def read_log(log: Path, outcomes: Path, route: str) -> tuple[list[Graded], int]:
+def read_log(log: Path, outcomes: Path, route: str, current: Calibrations) -> tuple[list[Graded], int]:
     """A route's recorded decisions with outcomes; joined by the request's id, or by its `x-switchyard-case`.
 
-    Of several requests with one case the first that a score decided counts.
+    Of several requests with one case the first that a score decided counts. For the arguments see `read_eval`.
 
     Returns:
         The rows, and how many outcomes found no record.
@@ -160,8 +169,7 @@ def read_log(log: Path, outcomes: Path, route: str) -> tuple[list[Graded], int]:
             continue
         for key in (("id", record.id), ("case", record.case)):
             if key in wanted and (key not in found or found[key].p is None):
-                scored = record.decision.kind in DECIDED_BY_SCORE and record.decision.p is not None
-                p, by = (record.decision.p, record.decision.classifier) if scored else (None, "")
+                p, by = _score(msgspec.structs.asdict(record.decision), current) or (None, "")
                 judged = wanted[key]
                 found[key] = Graded(key[1], judged.small_ok, judged.big_ok, p, by, record.prompt or None)
     return list(found.values()), len(wanted) - len(found)

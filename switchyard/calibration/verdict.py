@@ -13,7 +13,7 @@ from switchyard.config.edit import CannotEdit, Value, set_value
 from switchyard.config.load import parse_policy
 from switchyard.config.problem import PolicyError
 from switchyard.evals.verdict import Word
-from switchyard.routing.classify.scorer import WEIGHTS
+from switchyard.routing.classify.scorer import digest_weights
 from switchyard.routing.fingerprint import fingerprint
 
 
@@ -95,14 +95,6 @@ def write_eval_verdict(path: Path, report: Mapping[str, Any]) -> None:
         verdict["word"], date.fromisoformat(run["started"][:10]),
     )  # fmt: skip
     replace_file(path, with_verdict(raw.decode(), str(path), run["names"]["route"], found).encode())
-
-
-def digest_weights(path: str | None) -> str:
-    """Of an embedded head's file, None for the shipped one; a word where it can't be read."""
-    try:
-        return sha256((WEIGHTS if path is None else Path(path)).read_bytes()).hexdigest()
-    except OSError:
-        return "unreadable"
 
 
 def replace_file(path: Path, content: bytes) -> None:

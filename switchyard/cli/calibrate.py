@@ -31,7 +31,6 @@ from switchyard.cli.main import COULD_NOT_RUN, GOOD, INCONCLUSIVE, NOT_GOOD, WRO
 if TYPE_CHECKING:
     from switchyard.calibration.analyse import Analysis
     from switchyard.calibration.labels import Graded
-    from switchyard.calibration.propose import Step
     from switchyard.calibration.verdict import Found as Verdict
     from switchyard.config.edit import Value
     from switchyard.config.policy import Policy
@@ -107,11 +106,13 @@ def _calibrate(given: argparse.Namespace, policy: Policy) -> int:
     if found.step is not None and trusted:
         after = _edited(before, _changes(given, name, route, place, found), given.policy)
     if found.step is not None and after != before:
-        after = with_verdict(after, given.policy, name, _verdict(suite, wish.margin, found.step, found.scored))
-    if given.write and after != before:
+        after = with_verdict(after, given.policy, name, _verdict(suite, wish.margin, found))
+    if given.chart:
+        _draw(given, found)
+    if given.write and after != before:  # last of all that can fail
         replace_file(Path(given.policy), after.encode())
     _show(given, found, route, before, after)
-    return GOOD if trusted else INCONCLUSIVE
+    return GOOD if trusted and (found.step is not None or wish == Wish()) else INCONCLUSIVE
 
 
 def _changes(given: argparse.Namespace, name: str, route: Route, place: int, found: Analysis) -> list[tuple[KeyPath, Value]]:
@@ -143,13 +144,14 @@ def _check_usage(given: argparse.Namespace) -> None:
 
 def _read_rows(given: argparse.Namespace, name: str, route: Route) -> tuple[str, list[Graded]]:
     """Name of the source, and the graded requests in it."""
+    from switchyard.calibration.changes import calibrations
     from switchyard.calibration.sources import read_eval, read_log, read_prompts
 
     source = Path(given.source)
     if source.is_dir():
-        return read_eval(source)
+        return read_eval(source, name, calibrations(route))
     if given.outcomes:
-        rows, unmatched = read_log(source, Path(given.outcomes), name)
+        rows, unmatched = read_log(source, Path(given.outcomes), name, calibrations(route))
         if unmatched:
             print(f"{unmatched} outcomes name no request of route {name} in {source}", file=sys.stderr)
         return source.name, rows
@@ -184,31 +186,41 @@ def _edited(text: str, changes: list[tuple[KeyPath, Value]], file: str) -> str:
     return text
 
 
-def _verdict(suite: str, margin: float | None, step: Step, cases: int) -> Verdict:
+def _verdict(suite: str, margin: float | None, found: Analysis) -> Verdict:
     """What the graded requests say about the proposed threshold."""
     from datetime import date
 
     from switchyard.calibration.verdict import Found
-    from switchyard.evals.verdict import default_margin
+    from switchyard.evals.verdict import default_margin, why_too_weak
 
-    margin = margin if margin is not None else default_margin(cases)
-    low, high = step.interval.low, step.interval.high
-    word: Word = "non-inferior" if low > -margin else "inferior" if high < -margin else "inconclusive"
-    return Found("calibrate", suite, cases, margin * 100, (low * 100, high * 100), word, date.today())
+    assert found.step is not None
+    assert found.curve is not None
+    margin = margin if margin is not None else default_margin(found.scored)
+    low, high = found.step.interval.low, found.step.interval.high
+    word: Word = "inferior" if high < -margin else "inconclusive"
+    if low > -margin and not why_too_weak(found.curve.big, margin):
+        word = "non-inferior"
+    return Found("calibrate", suite, found.scored, margin * 100, (low * 100, high * 100), word, date.today())
 
 
 # ---- showing ----
 
 
-def _show(given: argparse.Namespace, found: Analysis, route: Route, before: str, after: str) -> None:
+def _draw(given: argparse.Namespace, found: Analysis) -> None:
     from switchyard.calibration.chart import as_page, as_svg
+    from switchyard.calibration.report import as_text
+
+    if found.curve is None:
+        return
+    title = f"Share and quality: {Path(given.source).name}"
+    html = given.chart.endswith(".html")
+    chart = as_page(title, found.curve, found.step, as_text(found)) if html else as_svg(found.curve, found.step)
+    Path(given.chart).write_text(chart)
+
+
+def _show(given: argparse.Namespace, found: Analysis, route: Route, before: str, after: str) -> None:
     from switchyard.calibration.report import as_json, as_text
 
-    if given.chart and found.curve is not None:
-        title = f"Share and quality: {Path(given.source).name}"
-        html = given.chart.endswith(".html")
-        chart = as_page(title, found.curve, found.step, as_text(found)) if html else as_svg(found.curve, found.step)
-        Path(given.chart).write_text(chart)
     diff = "".join(difflib.unified_diff(before.splitlines(True), after.splitlines(True), given.policy, given.policy))
     trusted, written = not found.doubts or given.force, bool(given.write and diff)
     notes = (

@@ -81,8 +81,8 @@ def find_broken_weights(policy: Policy, file: str) -> Iterator[Problem]:
 
 def find_warnings(policy: Policy, file: str, environment: Mapping[str, str]) -> Iterator[str]:
     """What is no error, but may not do what its author thinks."""
-    from switchyard.calibration.verdict import digest_weights
     from switchyard.routing.classify.local import why_not
+    from switchyard.routing.classify.scorer import digest_weights
     from switchyard.routing.fingerprint import differing, fingerprint
     from switchyard.routing.tokens import why_no_tokenizer
 

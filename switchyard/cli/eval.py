@@ -23,6 +23,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -35,13 +36,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from switchyard.config.policy import Policy
+    from switchyard.config.route import Fingerprint, Route
     from switchyard.evals.folder import Folder
     from switchyard.evals.gateway import Gateway
     from switchyard.evals.suite import Case, Suite
 
 EXIT_CODES = {"non-inferior": GOOD, "inferior": NOT_GOOD, "inconclusive": INCONCLUSIVE}
 GO_ON = "What is finished is kept: the same command with --resume goes on."
-SAME = ("suite", "version", "cases", "arms", "trials", "names", "margin", "seed", "settings", "policy_hash")
+SAME = ("suite", "version", "cases", "arms", "trials", "names", "margin", "seed", "settings", "policy_hash", "gateway")
 """What a resumed run must have in common with what was begun."""
 
 
@@ -146,7 +148,7 @@ def check_usage(given: argparse.Namespace) -> None:
     """
     if (given.policy is None) == (given.url is None):
         raise CommandFailed("say either --policy FILE or --url URL", WRONG_USE)
-    if given.url and not given.url.startswith(("http://", "https://")):
+    if given.url and not re.fullmatch(r"https?://[^/?#]+(/[^?#]*)?", given.url):
         raise CommandFailed(f"--url {given.url}: a gateway's URL is expected, like http://127.0.0.1:4000", WRONG_USE)
     if given.write_verdict and given.policy is None:
         raise CommandFailed("--write-verdict needs --policy: which policy a running gateway has can't be seen", WRONG_USE)
@@ -164,7 +166,7 @@ def check_usage(given: argparse.Namespace) -> None:
 async def _run(
     given: argparse.Namespace, policy: Policy | None, suite: Suite, cases: list[Case], folder: Folder
 ) -> dict[str, Any]:
-    from switchyard.evals.arms import Names, find_names, parse_arms
+    from switchyard.evals.arms import Names, cards_of, find_names, parse_arms
     from switchyard.evals.gateway import REACHED_LIMIT_S, READY_LIMIT_S
     from switchyard.evals.progress import ProgressLine
     from switchyard.evals.runner import Plan, Runner
@@ -172,10 +174,20 @@ async def _run(
 
     arms = parse_arms(given.arms)
     _check_folder(given, folder)
+
+    def find(cards: dict[str, dict[str, Any]]) -> Names:
+        for pool in dict(map(_parse_weight, given.weight)):
+            if cards.get(pool, {}).get("kind") != "pool":
+                raise CommandFailed(f"--weight {pool}: there is no pool of this name", WRONG_USE)
+        return find_names(cards, given.route, given.big, given.small)
+
+    names = find(cards_of(policy)) if policy is not None else None  # a wrong name is refused before anything is started
     async with _gateway(given, policy, folder) as gateway:
         await gateway.wait_ready(READY_LIMIT_S if policy is not None else REACHED_LIMIT_S, _say)
-        names = find_names(await gateway.cards(), given.route, given.big, given.small)
+        cards, prints = await gateway.cards(), await gateway.fingerprints()
+        names = names or find({name: card for name, card in cards.items() if card["kind"] == "pool" or name in prints})
         asked = _describe(given, policy, suite, cases, arms, names, gateway)
+        asked["fingerprint"] = prints[names.route].model_dump()
         run = _resumed(folder, asked) if given.resume else asked
         if not given.resume:
             folder.begin(run)
@@ -189,7 +201,22 @@ async def _run(
             await Runner(plan, gateway, folder, progress).run()
         finally:
             progress.end()
+        await _check_policy(gateway, names.route, prints[names.route], folder)
     return summarise(run, folder.finished)
+
+
+async def _check_policy(gateway: Gateway, route: str, before: Fingerprint, folder: Folder) -> None:
+    """Refuse a run that has seen two policies."""
+    from switchyard.routing.fingerprint import differing
+
+    after = (await gateway.fingerprints()).get(route)
+    if changed := [f"the route {route}"] if after is None else differing(before, after):
+        folder.take_back()
+        raise CommandFailed(
+            f"{' and '.join(changed)} of the gateway's policy changed while the run went on, so it is about two policies: "
+            "run it again, without --resume",
+            COULD_NOT_RUN,
+        )
 
 
 def _check_folder(given: argparse.Namespace, folder: Folder) -> None:
@@ -234,10 +261,20 @@ def _describe(
         "weights": _weights(policy) | dict(_parse_weight(text) for text in given.weight),
         "gateway": "started for the run" if policy is not None else gateway.url, "policy": given.policy,
         "policy_hash": hashlib.sha256(Path(given.policy).read_bytes()).hexdigest() if policy is not None else None,
+        "chosen_on_suite": policy is not None and _chosen_on(policy.routes[names.route], suite),
     }  # fmt: skip
 
 
+def _chosen_on(route: Route, suite: Suite) -> bool:
+    """Whether the route's thresholds were found by `calibrate` on this very suite."""
+    was = route.evaluated
+    return was is not None and was.by == "calibrate" and was.suite == f"{suite.name} {suite.version}"
+
+
 def _resumed(folder: Folder, asked: dict[str, Any]) -> dict[str, Any]:
+    from switchyard.config.route import Fingerprint
+    from switchyard.routing.fingerprint import differing
+
     run = folder.resume()
     for key in SAME:
         if run.get(key) != asked[key]:
@@ -245,6 +282,11 @@ def _resumed(folder: Folder, asked: dict[str, Any]) -> dict[str, Any]:
                 f"{folder.path} holds a run with another {key.replace('_', ' ')}: resume it as it was begun, or say --out",
                 WRONG_USE,
             )
+    if changed := differing(Fingerprint(**run["fingerprint"]), Fingerprint(**asked["fingerprint"])):
+        raise CommandFailed(
+            f"{folder.path} holds a run under another policy, {' and '.join(changed)} changed since: begin another with --out",
+            WRONG_USE,
+        )
     return run
 
 
@@ -270,13 +312,15 @@ def _parse_weight(text: str) -> tuple[str, float]:
 
 
 def _parse_setting(text: str) -> tuple[str, Any]:
+    from switchyard.evals.suite import refuse_constant
+
     key, equals, value = text.partition("=")
     if not key or not equals or key in {"model", "messages", "tools", "stream"}:
         raise CommandFailed(
             f"--set {text}: KEY=JSON is expected, like temperature=0; not model, messages, tools, stream", WRONG_USE
         )
     try:
-        return key, json.loads(value)
+        return key, json.loads(value, parse_constant=refuse_constant)
     except ValueError:
         raise CommandFailed(f"--set {text}: {value} is no JSON; a text needs quotes", WRONG_USE) from None
 

@@ -142,11 +142,6 @@ def _notes(policy: Policy, replay: Replay) -> Iterator[str]:
     unlimited = [name for name, pool in replay.pools.items() if pool.context_tokens is None]
     if unlimited:
         yield f"contexts of {', '.join(unlimited)} are not known here and taken as unlimited; --context POOL=TOKENS says them"
-    if any(block.scale != 1 or block.bias != 0 for route in policy.routes.values() for block in route.classify):
-        yield (
-            "scores are taken as they were recorded: where scale or bias changed since, new thresholds are held against scores "
-            "on the old scale"
-        )
     if any(route.share or route.pressure for route in policy.routes.values()):
         yield (
             "share and pressure are replayed in the order of the log, and queues are known only where they moved a request: "

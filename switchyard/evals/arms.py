@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from switchyard.config.policy import Policy
+
 BIG, SMALL, ROUTED, AGAIN, RANDOM = "big", "small", "routed", "big-again", "random"
 ARMS: Mapping[str, str] = {
     BIG: "everything on the big pool: the baseline",
@@ -82,6 +84,12 @@ def find_names(
     if names.big == names.small:
         raise BadArms(f"big and small are both {names.big}")
     return names
+
+
+def cards_of(policy: Policy) -> dict[str, dict[str, Any]]:
+    """Kind and pools of each name in a policy, as `find_names` takes them."""
+    routes = {name: {"kind": "route", "pools": list(route.pools)} for name, route in policy.routes.items()}
+    return routes | {name: {"kind": "pool", "pools": [name]} for name in policy.pools}
 
 
 def draw_big(shares: Sequence[tuple[str, float]], seed: int) -> frozenset[str]:

@@ -90,13 +90,15 @@ def curve_chart(report: Json) -> str:
         parts.append(_line(map(at, (shown["small"], shown["big"])), "--chance", "1.5", dashes="2 4"))
     parts.append(_line(map(at, line), "--big", "2.5"))
     tones = {"big": "--big", "small": "--small", "routed": "--tone", "big-again": "--chance", "random": "--chance"}
+    # Both runs of big stand at the right edge: the lower one has its name under it.
+    under = min((name for name in ("big-again", "big") if name in shown), key=lambda name: shown[name][1], default="")
     for name, point in sorted(shown.items(), key=lambda item: item[0] == "routed"):  # on top of what it may equal
         x, y = at(point).split(",")
         end = float(x) > WIDE * 0.7
         word = f' class="{escape(report["verdict"]["word"])}"' if name == "routed" else ""
         parts.append(
             f'<g{word}><circle cx="{x}" cy="{y}" r="5.5" style="fill:var({tones[name]})"/></g><text class="name" '
-            f'x="{float(x) + (-10 if end else 10):.1f}" y="{float(y) + (18 if name == "big-again" else -8):.1f}" '
+            f'x="{float(x) + (-10 if end else 10):.1f}" y="{float(y) + (18 if name == under else -8):.1f}" '
             f'text-anchor="{"end" if end else "start"}">{escape(name)}</text>'
         )
     return "".join(parts) + "</svg>"

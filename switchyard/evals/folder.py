@@ -7,6 +7,7 @@ and what the grader said. The reports beside them are made from the first two an
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gzip
 import json
@@ -19,7 +20,7 @@ import msgspec
 
 from switchyard.evals.verdict import State
 
-FORMAT = 1
+FORMAT = 2
 """Of run.json and cases.jsonl; a run of another format is neither resumed nor read."""
 
 
@@ -73,7 +74,7 @@ class Finished(msgspec.Struct, frozen=True):
 
 @dataclass
 class Folder:
-    """An open run. A context manager: inside, no other process writes to it.
+    """An open run. A context manager: inside, no other process writes to it. A folder that stays empty goes again.
 
     Args:
         path: of the folder.
@@ -83,6 +84,7 @@ class Folder:
     finished: list[Finished] = field(default_factory=list)
 
     def __enter__(self) -> Folder:
+        self._made = [p for p in (self.path, *self.path.parents) if not p.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock: TextIO = (self.path / ".lock").open("w")
@@ -96,6 +98,11 @@ class Folder:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._made and [p.name for p in self.path.iterdir()] == [".lock"]:
+            (self.path / ".lock").unlink()
+            with contextlib.suppress(OSError):  # another run has come into a folder above it
+                for made in self._made:
+                    made.rmdir()
         self._lock.close()
 
     @property
@@ -122,6 +129,10 @@ class Folder:
             _write(file, complete)
         self.finished = read_finished(self.path)
         return run
+
+    def take_back(self) -> None:
+        """What was run can be no result: nothing goes on with it, and the next run takes its place."""
+        (self.path / "run.json").replace(self.path / "run.taken-back.json")
 
     def keep(self, trial: Finished, raw: dict[str, Any]) -> None:
         """Keep a finished trial for good: first its raw log, then its line.
@@ -165,7 +176,7 @@ def read_run(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise BadFolder(f"{path}/run.json can't be read: {error}") from None
     if not isinstance(run, dict) or run.get("format") != FORMAT:
-        raise BadFolder(f"{path} was written by another version of `switchyard eval`: choose another --out")
+        raise BadFolder(f"{path} was written by another version of `switchyard eval`: begin another run, with --out")
     return run
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from switchyard.evals.conversation import Conversation
 from switchyard.evals.match import Expected, mismatch
-from switchyard.evals.suite import BadSuite, Case, Graded, check_ids
+from switchyard.evals.suite import BadSuite, Case, Graded, check_ids, refuse_constant
 
 OWN = Path(__file__).with_name("function-calls")
 """The shipped cases."""
@@ -141,7 +141,7 @@ def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = json.loads(line, parse_constant=refuse_constant)
         except ValueError as error:
             raise BadSuite(f"{file}:{number}: no JSON: {error}") from None
         if not isinstance(value, dict) or "id" not in value:

@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 
 from switchyard.config.policy import Policy
+from switchyard.config.route import Fingerprint
 from switchyard.config.sources import file_path
 
 START_LIMIT_S = 30.0
@@ -31,6 +32,7 @@ REACHED_LIMIT_S = 5.0  # of one that runs
 JOIN_LIMIT_S = 5.0
 CHECK_LIMIT_S = 120.0
 STOP_LIMIT_S = 10.0
+ADMIN_HINT = "the admin key is wanted, in the variable that --admin-key-env names"
 _KEYS, _ADMIN_KEY = "SWITCHYARD_EVAL_KEYS", "SWITCHYARD_EVAL_ADMIN_KEY"
 # On Linux the gateway gets SIGTERM when this process dies, however it does; elsewhere it is ended on every normal way out.
 _FOLLOW_PARENT = """
@@ -49,13 +51,13 @@ class Gateway:
     """A running gateway.
 
     Args:
-        url: its address, without /v1.
+        url: its address; a /v1 at its end, as SDKs want it, is left out.
         api_key: for /v1, if it wants one.
         admin_key: for /admin, if it wants one.
     """
 
     def __init__(self, url: str, api_key: str | None, admin_key: str | None) -> None:
-        self.url, self.api_key, self._admin_key = url.rstrip("/"), api_key, admin_key
+        self.url, self.api_key, self._admin_key = url.rstrip("/").removesuffix("/v1"), api_key, admin_key
         self.transport = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=256, max_keepalive_connections=64))
         self._http = httpx.AsyncClient(base_url=self.url, transport=self.transport, timeout=10)
 
@@ -93,7 +95,7 @@ class Gateway:
             else:
                 if answer.status_code == 200:
                     return
-                reason = answer.text[:500]
+                reason = _why_not_ready(answer)
             await asyncio.sleep(0.1)
         raise CouldNotRun(f"the gateway at {self.url} is not ready after {limit_s:g} s: {reason}")
 
@@ -127,6 +129,18 @@ class Gateway:
         except (LookupError, TypeError):
             raise CouldNotRun(f"{self.url} is no Switchyard gateway: its /v1/models doesn't tell routes from pools") from None
 
+    async def fingerprints(self) -> dict[str, Fingerprint]:
+        """What its policy's routes come to, by name: the hashes that a verdict in a policy has.
+
+        Raises:
+            CouldNotRun: it doesn't say.
+        """
+        answer = await self._get("/admin/policy", self._admin_key, ADMIN_HINT)
+        try:
+            return {name: Fingerprint(**hashes) for name, hashes in answer["routes"].items()}
+        except (LookupError, TypeError, AttributeError, ValueError):
+            raise CouldNotRun(f"{self.url}/admin/policy does not tell about the policy in force") from None
+
     async def decisions(self, case: str, wanted: Collection[str]) -> list[dict[str, Any]]:
         """The decision records of a case, oldest first: one for each of these request ids.
 
@@ -137,10 +151,9 @@ class Gateway:
             CouldNotRun: some are not there, so that outcome and decision can't be joined.
         """
         deadline = time.monotonic() + JOIN_LIMIT_S
-        hint = "the admin key is wanted for decision records, in the variable that --admin-key-env names"
         records: dict[str, dict[str, Any]] = {}
         while True:
-            found = await self._get("/admin/decisions", self._admin_key, hint, {"case": case, "limit": "1000"})
+            found = await self._get("/admin/decisions", self._admin_key, ADMIN_HINT, {"case": case, "limit": "1000"})
             records |= {str(record.get("client_request_id")): record for record in found}
             missing = [name for name in wanted if name not in records]
             if not missing:
@@ -162,6 +175,17 @@ class Gateway:
             return answer.json()
         except (httpx.HTTPError, ValueError) as error:
             raise CouldNotRun(f"{self.url}{path}: {type(error).__name__}: {error}") from None
+
+
+def _why_not_ready(answer: httpx.Response) -> str:
+    """What /readyz says, in a line: its reason, and the replicas that have one of their own."""
+    try:
+        said = answer.json()
+        replicas = [(name, replica) for pool in said["pools"].values() for name, replica in pool["replicas"].items()]
+        troubles = [f"{name}: {replica['problem']}" for name, replica in replicas if replica.get("problem")]
+        return "; ".join([str(said["reason"]), *troubles])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return f"HTTP {answer.status_code}: {answer.text[:500]}"
 
 
 # ---- a gateway of our own ----

@@ -40,7 +40,9 @@ def make_grader(spec: Mapping[str, Any], where: str, folder: Path) -> Grader:
         raise BadSuite(f"{where}: there is no grader of type {kind!r}; there are {', '.join(makers)}")
     try:
         return makers[kind](spec, folder)
-    except (LookupError, TypeError, ValueError, re.error) as error:
+    except BadSuite:
+        raise
+    except Exception as error:  # noqa: BLE001 (a user's module may raise anything when it is read in)
         raise BadSuite(f"{where}: the {kind} grader can't be made: {type(error).__name__}: {error}") from None
 
 

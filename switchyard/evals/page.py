@@ -41,7 +41,7 @@ li { margin: 3px 0; }
 
 def as_html(report: Json) -> str:
     """The page."""
-    verdict, comparison = report["verdict"], report["comparison"]
+    verdict = report["verdict"]
     lines = [words.at_margin(verdict), *list(words.headline(report))[1:]]
     parts = [
         f"<h1>{escape(words.title(report))}</h1>",
@@ -60,12 +60,11 @@ def as_html(report: Json) -> str:
         *(f"<li>{escape(line.strip())}</li>" for line in words.findings(report) if not line.startswith("  ")),
         "</ul>",
     ]
-    if comparison:
+    if report["comparison"]:
         parts.append("<h2>Discordant cases</h2>")
         parts += [
-            f'<p><b>{word} ({len(comparison[name])})</b><br><span class="cases">'
-            f"{escape(', '.join(comparison[name]) or 'none')}</span></p>"
-            for name, word in (("lost", "Only big passes"), ("won", "Only routed passes"))
+            f'<p><b>{said} ({len(names)})</b><br><span class="cases">{escape(", ".join(names) or "none")}</span></p>'
+            for said, names in words.discordant(report)
         ]
     if report["categories"]:
         parts += [

@@ -14,8 +14,10 @@ from typing import Any
 
 from switchyard.evals.conversation import Conversation
 from switchyard.evals.grade import Grader, make_grader
-from switchyard.evals.suite import BadSuite, Case, Graded, check_ids
+from switchyard.evals.suite import BadSuite, Case, Graded, check_ids, refuse_constant
 
+FIXED = {"model", "messages", "stream"}
+"""What `body` can't say: the eval does."""
 KEYS = {"id", "prompt", "messages", "grader", "category", "system", "body"}
 
 
@@ -65,7 +67,7 @@ class Prompts:
 
 def _read(written: str, where: str) -> dict[str, Any]:
     try:
-        line = json.loads(written)
+        line = json.loads(written, parse_constant=refuse_constant)
     except ValueError as error:
         raise BadSuite(f"{where}: no JSON: {error}") from None
     if not isinstance(line, dict):
@@ -78,4 +80,11 @@ def _read(written: str, where: str) -> dict[str, Any]:
         raise BadSuite(f"{where}: exactly one of prompt and messages is expected")
     if not isinstance(line.get("grader"), dict):
         raise BadSuite(f"{where}: grader is missing, or no object")
+    messages, body = line.get("messages"), line.get("body", {})
+    if messages is not None and not (messages and isinstance(messages, list) and all(isinstance(m, dict) for m in messages)):
+        raise BadSuite(f"{where}: messages is no list of objects, or an empty one")
+    if any(not isinstance(line.get(key, ""), str) for key in ("prompt", "system")):
+        raise BadSuite(f"{where}: prompt and system are texts")
+    if not isinstance(body, dict) or body.keys() & FIXED:
+        raise BadSuite(f"{where}: body is an object of more fields for the request, without {', '.join(sorted(FIXED))}")
     return line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,25 +20,25 @@ def as_text(report: Json) -> str:
         lines += ["", "categories (exploratory; alarms corrected by Holm)"]
         lines += _columns(category_head(report), category_rows(report))
     lines += [f"  {line}" for line in problems(report, NAMED)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(_one_line, lines)) + "\n"
 
 
 def as_markdown(report: Json) -> str:
     """For a file, or a pull request."""
-    parts = [f"# {title(report)}", "\n".join(f"**{line}**" if i == 0 else line for i, line in enumerate(headline(report)))]
-    parts.append(_table(HEAD, arm_rows(report)))
-    parts.append("\n".join(f"- {line}" for line in findings(report)))
-    comparison = report["comparison"]
-    if comparison:
-        for name, word in (("lost", "Only big passes"), ("won", "Only routed passes")):
-            parts.append(f"{word} ({len(comparison[name])}): {', '.join(comparison[name]) or 'none'}")
+    verdict, *rest = map(_escaped, headline(report))
+    parts = [f"# {_escaped(title(report))}", f"**{verdict}**", *rest, _table(HEAD, arm_rows(report))]
+    found = [_escaped(line.strip()) for line in findings(report) if not line.startswith("  ")]  # names of cases come below
+    parts.append("\n".join(f"- {line}" for line in found))
+    for words, names in discordant(report):
+        parts.append(_escaped(f"{words} ({len(names)}): {', '.join(names) or 'none'}"))
     if report["categories"]:
         parts += ["## Categories", "Exploratory: intervals are not corrected; alarms are, by Holm."]
         parts.append(_table(category_head(report), category_rows(report)))
     if report["problems"]:
-        parts += ["## Errors and unscored trials", "\n".join(f"- {line}" for line in problems(report, len(report["problems"])))]
+        listed = "\n".join(f"- {_escaped(line)}" for line in problems(report, len(report["problems"])))
+        parts += ["## Errors and unscored trials", listed]
     parts += ["## How it was run", _table(("what", "value"), how(report))]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 # ---- what is said ----
@@ -93,15 +94,17 @@ def findings(report: Json) -> Iterator[str]:
     """One line for each thing that the run shows besides the verdict."""
     comparison, noise, small = report["comparison"], report["noise_floor"], report["small"]
     if comparison:
+        several = comparison["trials"] > 1
+        test, word = ("exact sign test", "more often under") if several else ("exact McNemar", "only")
         yield (
-            f"discordant cases: {len(comparison['lost'])} only big, {len(comparison['won'])} only routed "
-            f"(exact McNemar p {probability(comparison['p_mcnemar'])}"
+            f"discordant cases: {len(comparison['lost'])} {word} big, {len(comparison['won'])} {word} routed "
+            f"({test} p {probability(comparison['p_mcnemar'])}"
             + ("; REGRESSION: more were lost than chance explains)" if comparison["regressed"] else ")")
         )
-        for name, word in (("lost", "only big"), ("won", "only routed")):
+        for name, arm in (("lost", "big"), ("won", "routed")):
             if comparison[name]:
                 more = len(comparison[name]) - NAMED
-                yield f"  {word}: {', '.join(comparison[name][:NAMED])}" + (f" and {more} more" if more > 0 else "")
+                yield f"  {word} {arm}: {', '.join(comparison[name][:NAMED])}" + (f" and {more} more" if more > 0 else "")
         yield (
             f"points, routed minus big: {comparison['score_difference_points']:+.1f}, 90 % interval "
             f"{_range(comparison['score_interval_points'])} (bootstrap over cases)"
@@ -123,6 +126,14 @@ def findings(report: Json) -> Iterator[str]:
         yield f"routed minus the random arm as it ran: {difference(against)} points ({interval(against)})"
 
 
+def discordant(report: Json) -> Iterator[tuple[str, Sequence[str]]]:
+    """The cases on which big and routed differ, all by name, with what they have in common."""
+    if comparison := report["comparison"]:
+        several = comparison["trials"] > 1
+        yield "Passed more often under big" if several else "Only big passes", comparison["lost"]
+        yield "Passed more often under routed" if several else "Only routed passes", comparison["won"]
+
+
 def difference(comparison: Json) -> str:
     """Of the pass rates, in points."""
     return f"{comparison['difference_points']:+.1f}"
@@ -141,7 +152,8 @@ def problems(report: Json, most: int) -> Iterator[str]:
     """Trials that the infrastructure broke, or that could not be graded."""
     found = report["problems"]
     for problem in found[:most]:
-        yield f"{problem['state']}: {problem['arm']} {problem['case']}: {problem['detail'][:160]}"
+        trial = f" trial {problem['trial']}" if report["run"]["trials"] > 1 else ""
+        yield _one_line(f"{problem['state']}: {problem['arm']} {problem['case']}{trial}: {problem['detail'][:160]}")
     if len(found) > most:
         yield f"and {len(found) - most} more errors and unscored trials"
 
@@ -229,4 +241,14 @@ def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(_escaped, line)) + " |" for line in lines)
+
+
+def _one_line(text: str) -> str:
+    """Without what moves a cursor or ends a line: messages come from engines, names from anybody's suite."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _escaped(text: str) -> str:
+    """As Markdown that shows this text. An underscore inside a word means nothing there."""
+    return re.sub(r"[\\`*\[\]<>&|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", _one_line(text))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from switchyard.evals.conversation import Conversation
 from switchyard.evals.verdict import State
@@ -86,6 +86,11 @@ def check_ids(cases: Sequence[Case], source: str) -> None:
         if case.id in seen:
             raise BadSuite(f"{source}: there are two cases with the id {case.id!r}")
         seen.add(case.id)
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """For `json.loads`: NaN and the infinities, which no request can carry."""
+    raise ValueError(f"{name} is no JSON")
 
 
 def select(suite: Suite, wanted: str) -> list[Case]:

@@ -96,6 +96,8 @@ def _cautions(report: Json) -> Iterator[str]:
     """What a reader must know before believing the verdict."""
     comparison, small, noise = report["comparison"], report["small"], report["noise_floor"]
     margin = report["verdict"]["margin_points"]
+    if report["run"].get("chosen_on_suite"):
+        yield "the thresholds were chosen on this suite: with the same cases this is the forecast again, no proof of it"
     if comparison and comparison["baseline_rate"] < WEAK_BASELINE:
         yield f"the big model passes only {comparison['baseline_rate']:.1%}: to be as good as that says little"
     if small and small["interval_points"][0] > -margin:

@@ -14,10 +14,11 @@ from typing import Literal
 from switchyard.evals.stats import (
     Counts,
     Interval,
+    average_interval,
     cases_needed,
-    count_pairs,
     holm,
     likely_discordance,
+    matched_counts,
     mcnemar_exact,
     mean_interval,
     regression_p,
@@ -63,7 +64,7 @@ class Comparison:
         cases: pairs that count: both sides scored.
         unscored: cases left out, since a side has no scored trial.
         trials: trials of each case, the largest number seen.
-        counts: how many cases passed where; with several trials, a case passes when more than half of its trials do.
+        counts: how many cases passed where; with several trials, the table with the same mean and spread.
         baseline_rate: pass rate of the baseline.
         difference: pass rate of the candidate minus that of the baseline.
         interval: 90 % interval of it.
@@ -71,10 +72,10 @@ class Comparison:
         score_difference: the same for points, 0..1.
         score_interval: 90 % interval of it, by the case-clustered bootstrap.
         discordance: share of the cases on which the arms differ.
-        p_mcnemar: exact two-sided p; a difference in either direction.
+        p_mcnemar: exact two-sided p; a difference in either direction. With several trials a sign test over cases.
         p_regression: exact one-sided p; small when the candidate loses more than chance would have it.
-        lost: names of cases that only the baseline passes.
-        won: names of cases that only the candidate passes.
+        lost: names of cases that only the baseline passes, or passes in more of its trials.
+        won: the same for the candidate.
     """
 
     cases: int
@@ -128,6 +129,17 @@ def smallest_margin(cases: int) -> float:
     return -tango_interval(Counts(cases, 0, 0, 0)).low
 
 
+def why_too_weak(baseline_rate: float, margin: float) -> str:
+    """What keeps a baseline from proving parity at a margin, its rate first; empty when nothing does.
+
+    One that passes less than twice the margin proves none: with most of what it can do lost, a candidate would be non-inferior
+    (a margin may give away half of the effect: FDA, Non-Inferiority Clinical Trials, 2016).
+    """
+    if baseline_rate >= 2 * margin:
+        return ""
+    return f"{baseline_rate:.1%}: too little for this margin, a loss of {margin * 100:g} points would be over half of that"
+
+
 # ---- comparing ----
 
 
@@ -144,8 +156,8 @@ def compare(baseline: Outcomes, candidate: Outcomes) -> Comparison:
         raise ValueError("no case was scored under both arms")
     everything = dict.fromkeys([*baseline, *candidate])
     trials = max(len(o[name]) for o in (baseline, candidate) for name in scored)
-    interval, method = _interval([*scored.values()], trials)
-    counts = count_pairs([(a > 0.5, b > 0.5) for a, b in scored.values()])
+    differences = [b - a for a, b in scored.values()]
+    interval, method = _interval(differences, trials)
     lost = tuple(name for name, (a, b) in scored.items() if b < a)
     won = tuple(name for name, (a, b) in scored.items() if b > a)
     points = [_mean_score(candidate[name]) - _mean_score(baseline[name]) for name in scored]
@@ -153,9 +165,9 @@ def compare(baseline: Outcomes, candidate: Outcomes) -> Comparison:
         cases=len(scored),
         unscored=tuple(name for name in everything if name not in scored),
         trials=trials,
-        counts=counts,
+        counts=matched_counts(differences),
         baseline_rate=sum(a for a, _ in scored.values()) / len(scored),
-        difference=sum(b - a for a, b in scored.values()) / len(scored),
+        difference=sum(differences) / len(scored),
         interval=interval,
         method=method,
         score_difference=sum(points) / len(points),
@@ -168,10 +180,10 @@ def compare(baseline: Outcomes, candidate: Outcomes) -> Comparison:
     )
 
 
-def _interval(rates: Sequence[tuple[float, float]], trials: int) -> tuple[Interval, str]:
+def _interval(differences: Sequence[float], trials: int) -> tuple[Interval, str]:
     if trials == 1:
-        return tango_interval(count_pairs([(a == 1, b == 1) for a, b in rates])), "Tango's score interval"
-    return mean_interval([b - a for a, b in rates]), "bootstrap over cases"
+        return tango_interval(matched_counts(differences)), "Tango's score interval"
+    return average_interval(differences), "bootstrap over cases, and Tango's interval"
 
 
 def _pass_rate(trials: Sequence[Outcome]) -> float | None:
@@ -193,7 +205,7 @@ def judge(baseline: Outcomes, candidate: Outcomes, margin: float) -> Verdict:
     *Non-inferior*: the whole interval lies above -margin. *Inferior*: all of it lies below. *Inconclusive*: anything else
     (Piaggio and others, CONSORT for non-inferiority trials, JAMA 308 (2012) 2594-2604). Either of the first two must also
     hold if every unscored trial had gone the other way, and non-inferiority must not rest on failures of the baseline's
-    infrastructure. A baseline that passes no more than the margin shows nothing: its candidate has nothing to lose.
+    infrastructure or on a baseline that is too weak (see `why_too_weak`).
 
     Args:
         baseline: outcomes of the big model.
@@ -205,20 +217,19 @@ def judge(baseline: Outcomes, candidate: Outcomes, margin: float) -> Verdict:
     """
     seen = compare(baseline, candidate)
     names = dict.fromkeys([*baseline, *candidate])
-    if seen.baseline_rate <= margin:
-        why = f"the baseline passes {seen.baseline_rate:.1%}: there is nothing to lose that a margin could measure"
-        return Verdict("inconclusive", margin, why)
+    if seen.interval.high < -margin:
+        best = _reimagined(baseline, names, unscored="fail"), _reimagined(candidate, names, unscored="pass")
+        if _bound(*best).high < -margin:
+            return Verdict("inferior", margin, f"the whole interval lies below the margin of -{margin * 100:g} points")
+        return _open(seen, margin, "unscored trials could account for the loss")
+    if why := why_too_weak(seen.baseline_rate, margin):
+        return Verdict("inconclusive", margin, f"the baseline passes {why}")
     if seen.interval.low > -margin:
         worst = _reimagined(baseline, names, errors="pass", unscored="pass"), _reimagined(candidate, names, unscored="fail")
         if _bound(*worst).low > -margin:
             return Verdict("non-inferior", margin, f"the interval lies above the margin of -{margin * 100:g} points")
         why = "unscored trials, or failures of the baseline's infrastructure, could have hidden a larger loss"
         return _open(seen, margin, why)
-    if seen.interval.high < -margin:
-        best = _reimagined(baseline, names, unscored="fail"), _reimagined(candidate, names, unscored="pass")
-        if _bound(*best).high < -margin:
-            return Verdict("inferior", margin, f"the whole interval lies below the margin of -{margin * 100:g} points")
-        return _open(seen, margin, "unscored trials could account for the loss")
     least = smallest_margin(seen.cases)
     if least >= margin:
         why = f"{seen.cases} cases can't show a margin under {least * 100:.1f} points, even when no case differs"
@@ -236,8 +247,8 @@ def _reimagined(outcomes: Outcomes, names: Iterable[str], *, unscored: State, er
 
 
 def _bound(baseline: Outcomes, candidate: Outcomes) -> Interval:
-    rates = [(_pass_rate(baseline[name]) or 0.0, _pass_rate(candidate[name]) or 0.0) for name in baseline]
-    return _interval(rates, max(len(o[name]) for o in (baseline, candidate) for name in baseline))[0]
+    differences = [(_pass_rate(candidate[name]) or 0.0) - (_pass_rate(baseline[name]) or 0.0) for name in baseline]
+    return _interval(differences, max(len(o[name]) for o in (baseline, candidate) for name in baseline))[0]
 
 
 def _open(seen: Comparison, margin: float, why: str) -> Verdict:

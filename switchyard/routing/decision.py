@@ -45,12 +45,14 @@ class Outcome:
         p: probability (0..1) that the small pool's answer is as good as the big pool's; None when it abstains.
         why: reason for an abstention, or what the score rests on.
         failed: it abstains since it is broken or late, not since the request is unclear.
+        raw_p: p before the policy's scale and bias.
     """
 
     by: str
     p: float | None = None
     why: str = ""
     failed: bool = False
+    raw_p: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Decision:
         degraded: a classifier failed on the way; such a decision is not remembered.
         hold_turns: keep this pool for so many turns of the session.
         only_replica: the one replica that can serve it, where state lives there; None for any.
+        raw_p: the score before the policy's scale and bias: what another calibration begins with.
     """
 
     route: str
@@ -80,10 +83,11 @@ class Decision:
     degraded: bool = False
     hold_turns: int = 0
     only_replica: str | None = None
+    raw_p: float | None = None
 
     def as_record(self) -> dict[str, Any]:
         """For the decision record and `/v1/decision`."""
         return {
             "route": self.route, "pool": self.pool, "fallbacks": self.fallbacks, "kind": self.kind, "reasons": self.reasons,
-            "p": self.p, "classifier": self.classifier, "degraded": self.degraded,
+            "p": self.p, "raw_p": self.raw_p, "classifier": self.classifier, "degraded": self.degraded,
         }  # fmt: skip

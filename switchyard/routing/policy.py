@@ -142,13 +142,14 @@ def decide_by_score(name: str, route: Route, candidates: Candidates, outcomes: S
             return Decision(
                 name, step.use, _fallbacks(step.use, route, candidates), "score",
                 (f"p {scored.p:.2f}{limit} by {scored.by}", *notes),
-                scored.p, scored.by, degraded,
+                scored.p, scored.by, degraded, raw_p=scored.raw_p,
             )  # fmt: skip
     pool = nearest_capable(route.default_pool, route, candidates)
     reason = f"otherwise: p {scored.p:.2f} by {scored.by} reaches no threshold"
     return Decision(
-        name, pool, _fallbacks(pool, route, candidates), "otherwise", (reason, *notes), scored.p, scored.by, degraded
-    )
+        name, pool, _fallbacks(pool, route, candidates), "otherwise", (reason, *notes), scored.p, scored.by, degraded,
+        raw_p=scored.raw_p,
+    )  # fmt: skip
 
 
 def keep_session(decision: Decision, held: str | None, candidates: Candidates) -> Decision:

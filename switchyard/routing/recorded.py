@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from switchyard.config.classifier import Classifier as ClassifierSettings
-from switchyard.config.classifier import ModelClassifier
+from switchyard.config.classifier import EmbeddedClassifier, ModelClassifier
 from switchyard.config.pool import Pool as PoolSettings
 from switchyard.config.vocabulary import CAPABILITIES, HEADER_PREFIX, PROTOCOLS, SIGNALS, Kind
+from switchyard.routing.classify.base import scored
 from switchyard.routing.decision import Outcome
 from switchyard.routing.signals import Signals
 
@@ -48,6 +49,7 @@ class RecordedDecision(msgspec.Struct):
     kind: str = ""
     reasons: tuple[str, ...] = ()
     p: float | None = None
+    raw_p: float | None = None
     classifier: str = ""
     degraded: bool = False
 
@@ -216,19 +218,21 @@ class RecordedPool:
 
 
 class RecordedClassifier:
-    """Says what a classifier of the same type said about the request at hand."""
+    """Says what a classifier of the same type said about the request at hand, under the new policy's scale and bias."""
 
     def __init__(self, settings: ClassifierSettings, current: Callable[[], Recorded]) -> None:
         self._by = f"model {settings.pool}" if isinstance(settings, ModelClassifier) else settings.type
+        self._bias, self._scale = settings.bias, settings.scale
+        self._can_fail = not isinstance(settings, EmbeddedClassifier)  # a record says that one failed, not which
         self._current = current
 
     async def score(self, signals: Signals) -> Outcome:
         """The recorded score or abstention; raises `NotRecorded` where it was not asked."""
         old = self._current().decision
         if old.p is not None and old.classifier == self._by:
-            return Outcome(self._by, old.p)
+            return Outcome(self._by, old.p) if old.raw_p is None else scored(self._by, old.raw_p, self._bias, self._scale, "")
         for reason in old.reasons:
             by, colon, why = reason.removeprefix("otherwise: ").partition(": ")
             if colon and by == self._by:
-                return Outcome(self._by, why=why, failed=old.degraded)
+                return Outcome(self._by, why=why, failed=old.degraded and self._can_fail)
         raise NotRecorded(f"needs a score by {self._by}, which was not asked")

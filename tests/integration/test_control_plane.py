@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from switchyard.routing.classify.scorer import digest_weights
+from switchyard.routing.fingerprint import fingerprint
+
 from .client import PATHS, Client, ask, error_of, eventually
 from .engine import DeadPort, Engine, reply
 from .gateway import Gateway, policy, pool
@@ -337,6 +340,14 @@ def test_pages_of_a_browser_get_nothing_from_admin(client: Client) -> None:
     assert client.get("/admin/decisions", [("origin", "http://evil.example")]).status == 403
     assert client.get("/admin/decisions", [("host", "evil.example:4000")]).status == 403
     assert client.get("/admin/decisions", [("host", "127.0.0.1:4000")]).status == 200
+
+
+def test_the_hashes_of_the_policy_in_force(client: Client, gateway: Gateway) -> None:
+    """Those that `evaluated` in a policy has; of routes only, an alias is none."""
+    served = gateway.inner.policy
+    expected = fingerprint(served, served.routes["auto"], digest_weights).model_dump()
+    assert client.get("/admin/policy").json() == {"routes": {"auto": expected}}
+    assert client.get("/admin/policy", [("origin", "http://evil.example")]).status == 403
 
 
 def test_the_reference_pages(client: Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,9 +17,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import httpx
 import pytest
 from redis_server import RedisServer
 
+from switchyard.cli.main import main
 from switchyard.evals.folder import read_finished
 
 from .client import eventually
@@ -146,12 +149,60 @@ def test_several_trials(world: World, engines: tuple[Engine, Engine, Engine], tm
         "--cases", "irrelevance_1?", "--trials", "3", "--margin", "20",
     )  # fmt: skip
     assert code in {0, 4}
-    assert report["comparison"]["method"] == "bootstrap over cases"
+    assert report["comparison"]["method"] == "bootstrap over cases, and Tango's interval"
     trials = read_finished(tmp_path / "run")
     assert Counter(t.trial for t in trials) == {1: 30, 2: 30, 3: 30}
     assert len({t.label for t in trials}) == 90
     routed, drawn = ([t for t in trials if t.arm == arm] for arm in ("routed", "random"))
     assert sum(t.share("big") for t in routed) == sum(t.share("big") for t in drawn)
+
+
+# ---- the loop: what an eval learns becomes a threshold, and the policy carries its verdict ----
+
+
+@pytest.mark.timeout(150)
+def test_from_a_run_to_a_threshold_to_a_verdict(
+    world: World, engines: tuple[Engine, Engine, Engine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines[2].play(world.judge(p_of(world, set(world.small))))
+    policy_file(tmp_path, engines, threshold=0.995)  # all scored requests stay on big: safe, and dear
+    file = tmp_path / "policy.yaml"
+    written = json.loads(file.read_text())
+    written["routes"] = "ROUTES"
+    routes = """
+  auto:
+    classify:
+      - {type: model, pool: judge, deadline_ms: 10000, concurrency: 64}
+    choose:
+      - {p_at_least: 0.995, use: small}  # far too careful
+      - {use: big}
+"""
+    file.write_text("".join(f"{k}: {json.dumps(v)}\n" for k, v in written.items()).replace(' "ROUTES"', routes.rstrip("\n")))
+    given = ["function-calls", "--policy", str(file)]
+    code, report, said = evaluate(tmp_path, *given, "--arms", "big,small,routed")
+    assert (code, report["arms"]["routed"]["big_share"]) == (0, 1), said
+    assert not any("forecast again" in c for c in report["cautions"])
+
+    assert main(["calibrate", str(file), str(tmp_path / "run"), "--margin", "5", "--write", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["written"]
+    assert found["step"]["share"] < 0.5
+    assert "# far too careful" in file.read_text()
+    assert main(["check", str(file)]) == 0
+    assert "changed since" not in capsys.readouterr().out
+
+    shutil.rmtree(tmp_path / "run")
+    code, report, said = evaluate(tmp_path, *given, "--arms", "big,routed", "--write-verdict")
+    assert (code, report["verdict"]["word"]) == (0, "non-inferior"), said
+    assert report["arms"]["routed"]["big_share"] == pytest.approx(found["step"]["share"]), "the forecast came true"
+    assert any("forecast again" in c for c in report["cautions"]), "on the cases that it was chosen on"
+    text = file.read_text()
+    assert "by: eval" in text
+    assert "by: calibrate" not in text
+
+    file.write_text(text.replace(f"p_at_least: {found['step']['p_at_least']:g}", "p_at_least: 0.1"))
+    assert main(["check", str(file)]) == 0
+    assert "rules or thresholds changed since the verdict non-inferior" in capsys.readouterr().out
 
 
 # ---- ended runs ----
@@ -235,6 +286,62 @@ def test_resuming_something_else_is_refused(world: World, engines: tuple[Engine,
         code, _, said = evaluate(tmp_path, "function-calls", *given, *more)
         assert code == 2
         assert word in said
+
+
+def test_a_run_is_about_one_gateway_and_one_policy(
+    world: World, engines: tuple[Engine, Engine, Engine], tmp_path: Path, start: Any
+) -> None:
+    engines[2].play(world.judge(p_of(world, set(world.small))))
+    written = json.loads(policy_file(tmp_path, engines).read_text())
+    written["routes"] = {"work": written["routes"]["auto"] | {"aliases": ["gpt-4"]}}  # the alias is no second route
+    (tmp_path / "serve").mkdir()
+    served = start(Serve(written, tmp_path / "serve"))
+    served.wait_ready()
+    url = f"http://127.0.0.1:{served.port}"
+    given = ["function-calls", "--arms", "big,routed", "--cases", "simple_0,simple_1"]
+    code, report, said = evaluate(tmp_path, *given, "--url", f"{url}/v1/")
+    assert code == 4, said
+    assert report["run"]["gateway"] == url
+    assert evaluate(tmp_path, *given, "--url", url, "--resume")[0] == 4
+
+    code, _, said = evaluate(tmp_path, *given, "--url", url.replace("127.0.0.1", "localhost"), "--resume")
+    assert code == 2
+    assert "holds a run with another gateway" in said
+
+    written["routes"]["work"]["choose"][0]["p_at_least"] = 0.7
+    httpx.post(f"{url}/admin/policy", content=json.dumps(written)).raise_for_status()
+    code, _, said = evaluate(tmp_path, *given, "--url", url, "--resume")
+    assert code == 2
+    assert "under another policy, rules or thresholds changed since" in said
+
+
+def test_a_policy_that_changes_under_way_is_no_result(
+    world: World, engines: tuple[Engine, Engine, Engine], tmp_path: Path, start: Any
+) -> None:
+    written = json.loads(policy_file(tmp_path, engines).read_text())
+    (tmp_path / "serve").mkdir()
+    served = start(Serve(written, tmp_path / "serve"))
+    served.wait_ready()
+    url = f"http://127.0.0.1:{served.port}"
+    plain, asked = world.model(world.big), iter(range(1_000))
+    written["pools"]["big"]["context"] = 100_000
+
+    def then_another(request: Any) -> Any:
+        if next(asked) == 5:
+            httpx.post(f"{url}/admin/policy", content=json.dumps(written)).raise_for_status()
+        return plain(request)
+
+    engines[0].play(then_another)
+    code, _, said = evaluate(tmp_path, "function-calls", "--url", url, "--arms", "big", "--cases", "simple_?")
+    assert code == 3
+    assert "pools of the gateway's policy changed while the run went on" in said
+    assert not (tmp_path / "run" / "report.json").exists()
+    given = ["function-calls", "--url", url, "--arms", "big", "--cases", "simple_?"]
+    code, _, said = evaluate(tmp_path, *given, "--resume")
+    assert code == 2
+    assert "holds no run to resume" in said
+    code, report, said = evaluate(tmp_path, *given)
+    assert (code, report["complete"], report["finished"]) == (4, True, 10), said
 
 
 # ---- trouble ----
@@ -360,8 +467,9 @@ def test_a_gateway_with_keys(world: World, engines: tuple[Engine, Engine, Engine
     code, _, said = evaluate(tmp_path, *given, environment={"SWITCHYARD_API_KEY": "sk-1"})
     assert code == 3
     assert "--admin-key-env" in said
+    assert not (tmp_path / "run").exists(), "it is asked for before anything has run"
     keys = {"SWITCHYARD_API_KEY": "sk-1", "SWITCHYARD_ADMIN_KEY": "sk-admin"}
-    code, report, said = evaluate(tmp_path, *given, "--resume", environment=keys)
+    code, report, said = evaluate(tmp_path, *given, environment=keys)
     assert code == 4, said
     assert report["arms"]["big"]["pass_rate"] == 1
     kept = b"".join(p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file())

@@ -58,7 +58,7 @@ def policy_file(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.timeout(180)
 def test_all_92_cases_under_all_arms(policy_file: Path, tmp_path: Path) -> None:
     code, report, said = evaluate(tmp_path, "tool-use", "--policy", str(policy_file))
-    assert code == 4, said  # a model that knows next to nothing has nothing to lose
+    assert code == 4, said  # a model that knows next to nothing proves nothing
     assert report["complete"]
     trials = read_finished(tmp_path / "run")
     assert Counter(t.arm for t in trials) == dict.fromkeys(("big", "small", "routed", "big-again", "random"), 92)

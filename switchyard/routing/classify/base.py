@@ -28,6 +28,11 @@ async def ask_in_turn(classifiers: Sequence[Classifier], signals: Signals) -> li
     return outcomes
 
 
+def scored(by: str, raw_p: float, bias: float, scale: float, why: str) -> Outcome:
+    """A classifier's score, calibrated as the policy says."""
+    return Outcome(by, calibrate(raw_p, bias, scale), why, raw_p=raw_p)
+
+
 def calibrate(p: float, bias: float, scale: float) -> float:
     """Logistic calibration: sigmoid(scale * logit(p) + bias). Bias 0 and scale 1 leave the score as it is."""
     if bias == 0.0 and scale == 1.0:

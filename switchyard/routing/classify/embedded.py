@@ -7,7 +7,7 @@ reason to abstain. How well it does is docs/explanation/routing-quality.md.
 
 from __future__ import annotations
 
-from switchyard.routing.classify.base import calibrate
+from switchyard.routing.classify.base import scored
 from switchyard.routing.classify.reading import Reading
 from switchyard.routing.classify.scope import LONGEST, leans, too_few_known, trivial, why_not
 from switchyard.routing.classify.scorer import Scorer
@@ -40,9 +40,7 @@ class EmbeddedClassifier:
     async def score(self, signals: Signals) -> Outcome:
         """p, or why there is none."""
         outcome = self._read_own(signals) if self.scorer.weights.scope == "own" else self._read(signals)
-        if outcome.p is None or (self._bias == 0 and self._scale == 1):
-            return outcome
-        return Outcome(NAME, calibrate(outcome.p, self._bias, self._scale), outcome.why)
+        return outcome if outcome.p is None else scored(NAME, outcome.p, self._bias, self._scale, outcome.why)
 
     def _read_own(self, signals: Signals) -> Outcome:
         text = signals.last_human_text[:LONGEST]

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from switchyard.routing.classify.base import calibrate
+from switchyard.routing.classify.base import scored
 from switchyard.routing.classify.model import DEFAULT_PROMPT
 from switchyard.routing.classify.stats import Abstention, AskStats
 from switchyard.routing.classify.task import describe_task, plain_task
@@ -242,7 +242,7 @@ class LocalClassifier:
             self.stats.abstained[none.reason] += 1
             return Outcome(NAME, why=str(none), failed=True)
         self.stats.note_answer(time.monotonic() - began_s)
-        return Outcome(NAME, calibrate(p, self._bias, self._scale), "a model of the gateway's own")
+        return scored(NAME, p, self._bias, self._scale, "a model of the gateway's own")
 
     def start(self) -> None:
         """Load the model now, so that the first requests find it there."""

@@ -18,7 +18,7 @@ import msgspec
 
 from switchyard.config.classifier import ModelClassifier
 from switchyard.errors import GatewayError
-from switchyard.routing.classify.base import calibrate
+from switchyard.routing.classify.base import scored
 from switchyard.routing.classify.flight import Busy, Flight
 from switchyard.routing.classify.stats import Abstention, AskStats
 from switchyard.routing.classify.task import describe_task, shorten
@@ -144,7 +144,7 @@ class ModelJudge:
         if reading.p is None:
             self.stats.abstained[reading.reason or "unreadable"] += 1
             return Outcome(self._name, why=reading.why, failed=True)
-        return Outcome(self._name, calibrate(reading.p, self._bias, self._scale), reading.why)
+        return scored(self._name, reading.p, self._bias, self._scale, reading.why)
 
     async def _put(self, prompt: str) -> Reading:
         """Ask the pool, within the deadline."""

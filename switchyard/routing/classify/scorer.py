@@ -7,7 +7,7 @@ trees over the numbers. A logistic curve makes p of the sum.
 from __future__ import annotations
 
 from bisect import bisect_left
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from itertools import repeat
 from math import exp, sqrt
 from operator import getitem, mul
@@ -106,6 +106,14 @@ def encode_weights(weights: Weights) -> bytes:
     values = ((name, getattr(weights, name)) for name in weights.__struct_fields__)
     lines = (b'"%b": %b' % (n.encode(), msgspec.json.encode(v)) for n, v in values if v != defaults[n])
     return b"{\n" + b",\n".join(lines) + b"\n}\n"
+
+
+def digest_weights(path: str | None) -> str:
+    """SHA-256 of an embedded head's file, None for the shipped one; a word where it can't be read."""
+    try:
+        return sha256((WEIGHTS if path is None else Path(path)).read_bytes()).hexdigest()
+    except OSError:
+        return "unreadable"
 
 
 def load_scorer(path: str | None, known: Scorer | None = None) -> Scorer:

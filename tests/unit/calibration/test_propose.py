@@ -66,6 +66,12 @@ def test_the_looks_keep_their_level_where_the_small_pool_is_just_too_bad():
     assert wrong <= 11  # 5 % of 100, and twice its standard error, and a little
 
 
+def test_a_big_pool_that_is_hardly_ever_right_proves_no_margin():
+    rows = [row(i / 300, i % 40 == 0, i % 40 == 0 or i % 12 == 0) for i in range(300)]
+    found = analyse(rows, {}, "none", Wish(margin=0.1))
+    assert any("the big pool's share of good answers is 10.0%: too little for this margin" in doubt for doubt in found.doubts)
+
+
 @pytest.mark.parametrize(
     ("rows", "why"),
     [

@@ -111,6 +111,9 @@ def test_values():
     assert not same_value({"a": 1}, {"a": 1, "b": 2})
     assert not same_value(0, False)
     assert not same_value("1", 1)
+    nan = float("nan")
+    assert same_value({"a": nan}, {"a": nan})
+    assert not same_value(nan, 1)
 
 
 @given(st.text(max_size=30))

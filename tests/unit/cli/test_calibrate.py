@@ -72,11 +72,12 @@ def run(capsys, *arguments):
 # ---- sources ----
 
 
-def make_run(path, count=300, arms=("big", "small", "routed")):
+def make_run(path, count=300, arms=("big", "small", "routed"), slope=1.0):
     with Folder(path) as folder:
-        folder.begin({"suite": "mine", "version": "2", "arms": list(arms), "cases": [], "margin": 0.05})
-        for name, p, good in outcomes(count):
-            decision = {"kind": "score", "p": p, "classifier": "model small"}
+        names = {"route": "auto", "big": "big", "small": "small"}
+        folder.begin({"suite": "mine", "version": "2", "arms": list(arms), "cases": [], "margin": 0.05, "names": names})
+        for name, p, good in outcomes(count, slope):
+            decision = {"kind": "score", "p": p, "raw_p": p, "classifier": "model small"}
             states = {"big": "pass", "small": "pass" if good else "fail", "routed": "pass"}
             for arm in arms:
                 decisions = [{"decision": {"kind": "held", "p": None}}, {"decision": decision}] if arm == "routed" else []
@@ -101,16 +102,34 @@ def test_an_evals_run_without_the_arms_is_refused(policy, tmp_path, capsys):
     code, _, err = run(capsys, policy, make_run(tmp_path / "run", 3, ("big", "routed")))
     assert code == 2
     assert "no arm small" in err
+    policy.write_text(POLICY.replace("auto:", "work:"))
+    code, _, err = run(capsys, policy, tmp_path / "run")
+    assert code == 2
+    assert "the run was about the route auto, not work" in err
     code, _, err = run(capsys, policy, tmp_path)
     assert code == 2
     assert "holds no run" in err
 
 
-def make_log(tmp_path, count=300, **changes):
+def test_the_same_source_again_changes_nothing(policy, tmp_path, capsys):
+    """Scores stand in records as the classifier gave them, too: what was written since is not worked in twice."""
+    log, graded = make_log(tmp_path, slope=2.0)
+    for source in ([make_run(tmp_path / "run", slope=2.0)], [log, "--outcomes", graded]):
+        policy.write_text(POLICY)
+        assert run(capsys, policy, *source, "--share", 0.5, "--write")[0] == 0
+        written = policy.read_text()
+        assert "scale: 1." in written or "scale: 2." in written
+        code, out, _ = run(capsys, policy, *source, "--share", 0.5)
+        assert (code, policy.read_text()) == (0, written)
+        assert "the policy has these values already" in out
+
+
+def make_log(tmp_path, count=300, slope=1.0, **changes):
     lines, graded = [], []
-    for i, (name, p, good) in enumerate(outcomes(count)):
+    for i, (name, p, good) in enumerate(outcomes(count, slope)):
         record = record_of(id=name, route="auto", case=f"case-{i}")
-        record.decision = {"pool": "big", "kind": "score", "reasons": ["x"], "p": p, "classifier": "model small", **changes}
+        scored = {"kind": "score", "p": p, "raw_p": p, "classifier": "model small"}
+        record.decision = {"pool": "big", "reasons": ["x"], **scored, **changes}
         lines.append(record.as_line())
         graded.append({("id" if i % 2 else "case"): (name if i % 2 else f"case-{i}"), "small_ok": good, "big_ok": True})
     return write_lines(tmp_path / "log.jsonl", lines), write_lines(tmp_path / "graded.jsonl", graded)
@@ -267,9 +286,23 @@ def test_charts(policy, tmp_path, capsys):
         assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
+def test_a_chart_that_can_t_be_written_leaves_the_policy_as_it_is(policy, tmp_path, capsys):
+    source = make_run(tmp_path / "run")
+    code, _, err = run(capsys, policy, source, "--share", 0.5, "--write", "--chart", tmp_path / "nowhere" / "c.svg")
+    assert code == 3
+    assert "can't read or write" in err
+    assert policy.read_text() == POLICY
+
+
+def test_nothing_can_be_forced_without_a_score(policy, tmp_path, capsys):
+    source = write_lines(tmp_path / "p.jsonl", [{"prompt": "x", "small_ok": True, "big_ok": True}])
+    assert run(capsys, policy, source, "--share", 0.5, "--force")[0] == 4
+
+
 # ---- a head of one's own ----
 
 
+@pytest.mark.timeout(300)
 def test_a_head_is_learned_written_and_used(policy, tmp_path, capsys):
     source = write_lines(tmp_path / "p.jsonl", list(prompts(700)))
     head = tmp_path / "head.json"
@@ -299,6 +332,7 @@ def test_a_head_needs_texts_and_enough_of_them(policy, tmp_path, capsys):
     assert not (tmp_path / "h.json").exists()
 
 
+@pytest.mark.timeout(300)
 def test_a_head_that_learned_nothing_is_not_written(policy, tmp_path, capsys):
     random = Random(4)
     lines = [{**line, "small_ok": random.random() < 0.6, "big_ok": random.random() < 0.8} for line in prompts(600)]

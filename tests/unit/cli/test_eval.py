@@ -32,6 +32,11 @@ POLICY = str(ROOT / "policies" / "two-endpoints.yaml")
         (["function-calls", "--policy", POLICY, "--set", "model=1"], "not model"),
         (["function-calls", "--policy", POLICY, "--set", "stop=END"], "a text needs quotes"),
         (["function-calls", "--policy", POLICY, "--weight", "big=0"], "a number above 0"),
+        (["function-calls", "--policy", POLICY, "--set", "temperature=NaN"], "NaN is no JSON"),
+        (["function-calls", "--policy", POLICY, "--weight", "huge=2"], "--weight huge: there is no pool of this name"),
+        (["function-calls", "--policy", POLICY, "--route", "other"], "there is no route 'other'"),
+        (["function-calls", "--policy", POLICY, "--big", "huge"], "there is no pool 'huge'"),
+        (["function-calls", "--url", "http://"], "like http://127.0.0.1:4000"),
         (["function-calls", "--policy", POLICY, "--resume"], "holds no run to resume"),
     ],
 )
@@ -43,6 +48,7 @@ def test_wrong_use(
     said = capsys.readouterr().err
     assert why in said
     assert said.startswith("switchyard eval: ")
+    assert list(tmp_path.iterdir()) == [], "what is refused leaves nothing behind"
 
 
 def test_a_bad_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,6 +60,11 @@ def test_a_bad_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_replica_over_two_nodes_costs_two() -> None:
     assert _weights(load_policy(str(ROOT / "policies" / "spark-8.yaml"))) == {"qwen": 2.0, "minicpm": 1.0}
     assert _weights(None) == {}
+
+
+def test_a_folder_that_was_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "function-calls", "--policy", POLICY, "--resume", "--out", str(tmp_path)]) == 2
+    assert tmp_path.is_dir()
 
 
 def test_exit_codes() -> None:

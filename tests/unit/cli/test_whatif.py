@@ -191,6 +191,9 @@ def test_a_log_that_is_a_pipe(whatif, tmp_path):
     assert out.startswith("6 requests")
 
 
-def test_a_calibration_comes_with_a_note(whatif):
-    _, out, _ = whatif(LOG[0], policy=POLICY.replace("{type: embedded}", "{type: embedded, bias: 0.5}"))
-    assert "note: scores are taken as they were recorded: where scale or bias changed" in out
+def test_scores_are_held_against_thresholds_on_the_new_policy_s_scale(whatif):
+    """0.3 before scale and bias, 0.35 under the old ones; with a bias of 0.5 it is 0.41, over the threshold of 0.4."""
+    recorded = line("a", pool="big", p=0.35, raw_p=0.3)
+    for bias, said in ((0.2, "stay where they were"), (0.5, "move")):
+        _, out, _ = whatif(recorded, policy=POLICY.replace("{type: embedded}", f"{{type: embedded, bias: {bias}}}"))
+        assert f"          1  100.0%  {said}" in out.splitlines()

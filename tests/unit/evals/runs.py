@@ -39,7 +39,7 @@ def finished(
 def described(cases: Iterable[str], arms: Iterable[str], **other: Any) -> dict[str, Any]:
     """run.json of such a run."""
     return {
-        "format": 1, "run_id": "0a1b2c", "started": "2026-11-30T12:00:00+0000", "switchyard": "0.1.0",
+        "format": 2, "run_id": "0a1b2c", "started": "2026-11-30T12:00:00+0000", "switchyard": "0.1.0",
         "suite": "function-calls", "version": "0123456789abcdef", "cases": list(cases), "arms": list(arms), "trials": 1,
         "margin": 0.05, "names": {"route": "auto", "big": "qwen", "small": "minicpm"}, "seed": 0, "settings": {},
         "concurrency": 4, "weights": {"qwen": 2.0}, "gateway": "started for the run", "policy": "policy.yaml",

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.evals.arms import BadArms, Names, draw_big, find_names, parse_arms
+from switchyard.config.load import parse_policy
+from switchyard.evals.arms import BadArms, Names, cards_of, draw_big, find_names, parse_arms
 
 POOLS = {name: {"kind": "pool", "pools": [name]} for name in ("small", "middle", "big")}
 
@@ -31,6 +32,15 @@ def test_arms_run_in_one_order() -> None:
 def test_bad_arms(text: str, why: str) -> None:
     with pytest.raises(BadArms, match=why):
         parse_arms(text)
+
+
+def test_an_alias_is_no_second_route() -> None:
+    text = b"""\
+version: 1
+pools: {small: {model: s, replicas: [http://a:1]}, big: {model: b, replicas: [http://a:2]}}
+routes: {work: {aliases: [gpt-4], choose: [{p_at_least: 0.5, use: small}, {use: big}], classify: [{type: embedded}]}}
+"""
+    assert find_names(cards_of(parse_policy(text))) == Names("work", "big", "small")
 
 
 def test_names() -> None:

@@ -11,10 +11,12 @@ from scipy import optimize, stats
 
 from switchyard.evals.stats import (
     Counts,
+    average_interval,
     cases_needed,
     count_pairs,
     holm,
     likely_discordance,
+    matched_counts,
     mcnemar_exact,
     mean_interval,
     regression_p,
@@ -124,6 +126,23 @@ def test_the_bootstrap_never_claims_certainty() -> None:
 
 def test_the_bootstrap_is_the_same_each_time() -> None:
     assert mean_interval([0.5, 0.0, -1.0] * 20) == mean_interval([0.5, 0.0, -1.0] * 20)
+
+
+@given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1, max_size=200))
+def test_whole_differences_have_a_table_of_their_own(differences: list[float]) -> None:
+    lost, won = differences.count(-1.0), differences.count(1.0)
+    assert matched_counts(differences) == Counts(len(differences) - lost - won, lost, won, 0)
+
+
+@given(st.lists(st.sampled_from([k / 3 for k in range(-3, 4)]), min_size=1, max_size=60))
+def test_a_matched_table_has_the_same_mean_and_no_smaller_spread(differences: list[float]) -> None:
+    table = matched_counts(differences)
+    assert min(table.both, table.lost, table.won) >= -1e-9
+    assert table.difference == pytest.approx(sum(differences) / len(differences))
+    assert table.lost + table.won >= sum(d * d for d in differences) - 1e-9
+    found = average_interval(differences, resamples=200)
+    for part in (mean_interval(differences, resamples=200), tango_interval(table)):
+        assert found.low <= part.low <= part.high <= found.high
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))

@@ -118,6 +118,7 @@ def test_bfcl_files(tmp_path: Path) -> None:
     [
         (["{"], [], "x.json:1: no JSON"),
         (["[]"], [], "object with an id"),
+        (['{"id": "a", "question": [[]], "function": {"default": NaN}}'], [], "NaN is no JSON"),
         ([{"id": "a"}], [], "not a BFCL case"),
         ([QUESTION | {"question": [[], []]}], [ANSWER], "2 turns"),
         ([QUESTION], [], "has no answer for simple_python_7"),
@@ -161,6 +162,12 @@ GOOD = {"id": "a", "prompt": "Two and two?", "grader": {"type": "exact", "answer
         (GOOD | {"promt": 1}, "unknown keys promt; there are body"),
         (GOOD | {"id": 3}, "id is missing"),
         (GOOD | {"messages": []}, "exactly one of prompt and messages"),
+        ({"id": "a", "grader": {}, "messages": "hello"}, "messages is no list of objects"),
+        ({"id": "a", "grader": {}, "messages": []}, "messages is no list of objects"),
+        (GOOD | {"prompt": 4}, "prompt and system are texts"),
+        (GOOD | {"body": [1]}, "body is an object"),
+        (GOOD | {"body": {"stream": True}}, "without messages, model, stream"),
+        ('{"id": "a", "prompt": "x", "grader": {}, "body": {"temperature": NaN}}', "NaN is no JSON"),
         ({"id": "a", "prompt": "x"}, "grader is missing"),
         (GOOD | {"grader": {"type": "vibes"}}, "no grader of type 'vibes'; there are exact"),
         (GOOD | {"grader": {"type": "exact"}}, "can't be made"),
@@ -168,11 +175,18 @@ GOOD = {"id": "a", "prompt": "Two and two?", "grader": {"type": "exact", "answer
         (GOOD | {"grader": {"type": "json_schema", "schema": {"type": "objekt"}}}, "can't be made"),
         (GOOD | {"grader": {"type": "python", "callable": "gone.py:check"}}, "there is no"),
         (GOOD | {"grader": {"type": "python", "callable": "json:nothing"}}, "has no function 'nothing'"),
+        (GOOD | {"grader": {"type": "python", "callable": "nobody_has_this:f"}}, "can't be made: ModuleNotFoundError"),
     ],
 )
 def test_bad_prompts(tmp_path: Path, line: Any, why: str) -> None:
     with pytest.raises(BadSuite, match=why.replace(".", r"\.")):
         prompts(tmp_path, line)
+
+
+def test_a_grader_s_file_that_can_t_be_read_in(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def check(answer, line) return")
+    with pytest.raises(BadSuite, match="python grader can't be made: SyntaxError"):
+        prompts(tmp_path, GOOD | {"grader": {"type": "python", "callable": "broken.py:check"}})
 
 
 def test_good_prompts(tmp_path: Path) -> None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from switchyard.evals.measure import measure_arm
 from switchyard.evals.page import as_html
-from switchyard.evals.report import as_markdown, as_text
+from switchyard.evals.report import HEAD, as_markdown, as_text
 from switchyard.evals.summary import summarise
 
 from .runs import described, finished, whole_run
 
 GOLDEN = Path(__file__).parent / "golden"
+MARKDOWN = MarkdownIt("gfm-like", {"linkify": False})
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +67,74 @@ def test_names_from_suites_are_escaped() -> None:
     assert "<i>" not in page
 
 
+STRANGE = "a|b <img src=x> *bold* _low_ `code` [link](x) &amp; \\ ~~gone~~"
+
+
+def test_names_and_messages_stand_in_markdown_as_they_are() -> None:
+    run = described(["c"], ["big", "routed"], suite=f"prompts:{STRANGE}", policy=STRANGE, settings={"stop": "<|end|>"})
+    trials = [finished(arm, "c", "error", category=STRANGE, detail=f"HTTP 500: {STRANGE}\n# no heading") for arm in run["arms"]]
+    written = as_markdown(summarise(run, trials))
+    kinds = {token.type for block in MARKDOWN.parse(written) for token in (block, *(block.children or ()))}
+    assert not kinds & {"html_inline", "html_block", "em_open", "code_inline", "link_open", "s_open", "softbreak", "image"}
+    shown = ["".join(t.content for t in b.children or ()) for b in MARKDOWN.parse(written) if b.type == "inline"]
+    assert shown.count(STRANGE) == 2, "the category and the policy, each in one cell"
+    assert f"error: big c: HTTP 500: {STRANGE} # no heading" in shown
+    assert any(line.startswith(f"prompts:{STRANGE}: 1 cases") for line in shown)
+    rows = [sum(c.type in {"td_open", "th_open"} for c in row) for row in _rows(MARKDOWN.parse(written))]
+    assert set(rows) == {len(HEAD), 8, 2}, "no cell is cut in two"
+
+
+def _rows(blocks: list[Token]) -> list[list[Token]]:
+    rows: list[list[Token]] = []
+    for block in blocks:
+        if block.type == "tr_open":
+            rows.append([])
+        elif rows:
+            rows[-1].append(block)
+    return rows
+
+
+def test_nothing_moves_the_cursor_of_a_terminal() -> None:
+    run = described(["c"], ["big", "routed"])
+    trials = [finished(arm, "c", "error", category="k\x1b[2J", detail="no\x1b[31m\r\nway\u202e") for arm in run["arms"]]
+    report = summarise(run, trials)
+    assert all(line.isprintable() for made in (as_text(report), as_markdown(report)) for line in made.split("\n"))
+    assert "error: big c: no [31m  way " in as_text(report)
+
+
+@pytest.mark.parametrize("again", [0.3, 0.9])
+def test_both_runs_of_big_keep_their_names_apart(again: float) -> None:
+    """At the right edge of the curve one name stands above its point and the other below, whichever run was better."""
+    cases = [f"c{i}" for i in range(10)]
+    run = described(cases, ["big", "small", "routed", "big-again"])
+    rates = {"big": 0.6, "small": 0.5, "routed": 0.6, "big-again": again}
+    trials = [
+        finished(arm, case, "pass" if i < 10 * rates[arm] else "fail", pool="minicpm" if arm == "small" else "qwen")
+        for arm in rates
+        for i, case in enumerate(cases)
+    ]
+    found = re.findall(r'cy="([\d.]+)" r="5.5".*?y="([\d.]+)" text-anchor="end">([a-z-]+)<', as_html(summarise(run, trials)))
+    above = {name: float(text) < float(point) for point, text, name in found}
+    assert above["big"] is (again < 0.6)
+    assert above["big-again"] is (again > 0.6)
+
+
+def test_several_trials_are_told_as_such() -> None:
+    run = described(["a", "b"], ["big", "routed"], trials=2)
+    trials = [
+        finished(arm, case, trial=t)
+        for arm in run["arms"]
+        for case in "ab"
+        for t in (1, 2)
+        if (arm, case, t) != ("routed", "a", 2)
+    ]
+    report = summarise(run, [*trials, finished("routed", "a", "error", trial=2, detail="HTTP 502")])
+    assert "1 more often under big, 0 more often under routed (exact sign test p" in as_text(report)
+    assert "error: routed a trial 2: HTTP 502" in as_text(report)
+    for made in (as_markdown(report), as_html(report)):
+        assert "Passed more often under big (1)" in made
+
+
 def test_half_a_run_is_never_a_verdict() -> None:
     run, trials = whole_run()
     part = summarise(run, [t for t in trials if t.arm != "routed" or t.case.endswith("1")])
@@ -106,6 +178,12 @@ def test_cautions() -> None:
     assert weak["verdict"]["word"] == "non-inferior"
     assert any("passes only 21.7%" in c for c in weak["cautions"])
     assert any("doesn't tell them apart" in c for c in weak["cautions"])
+
+
+def test_a_threshold_is_not_proved_by_the_cases_that_it_was_chosen_on() -> None:
+    run, trials = whole_run(8)
+    assert not any("forecast again" in c for c in summarise(run, trials)["cautions"])
+    assert any("forecast again" in c for c in summarise({**run, "chosen_on_suite": True}, trials)["cautions"])
 
 
 # ---- measuring ----

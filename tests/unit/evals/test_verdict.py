@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from switchyard.evals.stats import cases_needed
 from switchyard.evals.verdict import (
     Outcome,
     Outcomes,
@@ -59,7 +60,15 @@ def test_a_baseline_that_passes_nothing_shows_nothing() -> None:
     for routed in ("0" * 92, "1" * 92):
         verdict = judged("0" * 92, routed)
         assert verdict.word == "inconclusive"
-        assert "nothing to lose" in verdict.why
+        assert "the baseline passes 0.0%: too little for this margin" in verdict.why
+
+
+def test_a_margin_is_at_most_half_of_what_the_baseline_can_do() -> None:
+    """9 of 92 passed, and all of them under both: five points are over half of that. 10 would do."""
+    for passed, word in ((9, "inconclusive"), (10, "non-inferior")):
+        same = "1" * passed + "0" * (92 - passed)
+        assert judged(same, same).word == word
+    assert judged("1" * 9 + "0" * 91, "0" * 100, margin=0.04).word == "inferior", "a loss is one, however weak the baseline"
 
 
 def test_errors_are_failures() -> None:
@@ -95,10 +104,24 @@ def test_several_trials_use_averages_and_the_bootstrap() -> None:
     routed: Outcomes = {f"c{i}": trials("011" if i < 3 else "111") for i in range(60)}
     seen = compare(big, routed)
     assert seen.trials == 3
-    assert seen.method == "bootstrap over cases"
+    assert seen.method == "bootstrap over cases, and Tango's interval"
     assert seen.difference == pytest.approx(-3 / 3 / 60)
     assert seen.lost == ("c0", "c1", "c2")
     assert judge(big, routed, 0.1).word == "non-inferior"
+
+
+def test_planning_with_several_trials_knows_what_the_averages_hide() -> None:
+    """Half of the cases are passed in two of three trials, under one arm or the other: no majority differs."""
+
+    def trials(text: str) -> list[Outcome]:
+        return [Outcome("pass", 1.0) if c == "1" else Outcome("fail") for c in text]
+
+    big: Outcomes = {f"c{i}": trials("111" if i % 2 else "110") for i in range(40)}
+    routed: Outcomes = {f"c{i}": trials("110" if i % 2 else "111") for i in range(40)}
+    seen = compare(big, routed)
+    assert seen.counts.lost == pytest.approx(20 / 9)
+    verdict = judge(big, routed, 0.02)
+    assert verdict.settled_by == cases_needed((40 / 9 + 2) / 42, 0.02)
 
 
 def test_partial_points_count_in_the_score_only() -> None:
@@ -141,6 +164,6 @@ def test_a_decided_verdict_survives_every_ending_of_the_unscored(big: str, route
     for b in "10":
         for r in "10":
             ended = judged(big.replace("u", b), routed.replace("u", r), 0.1)
-            assert ended.word in {verdict.word, "inconclusive"} or "nothing to lose" in ended.why
+            assert ended.word in {verdict.word, "inconclusive"}
             if verdict.word == "non-inferior" and (b, r) == ("1", "0"):
                 assert judged(big.replace("u", b).replace("e", "1"), routed.replace("u", r), 0.1).word == "non-inferior"

@@ -219,5 +219,5 @@ def test_a_decision_is_recorded_whole():
     record = decision("small").as_record()
     assert record == {
         "route": "auto", "pool": "small", "fallbacks": ("middle", "big"), "kind": "score", "reasons": ("because",), "p": 0.5,
-        "classifier": "", "degraded": False,
+        "raw_p": None, "classifier": "", "degraded": False,
     }  # fmt: skip

@@ -167,6 +167,21 @@ def test_it_moves_nothing_of_a_log_whose_beginning_is_lost_either(same_policy, r
 PAIRS = [(old, new) for old in POLICIES for new in POLICIES if old.pools == new.pools and not new.routes["auto"].share]
 
 
+def test_a_judge_that_failed_makes_no_failure_of_what_the_embedded_classifier_left_open():
+    """The old policy's judge was down, the new one has none: its decisions are remembered, and a tool loop goes on there."""
+    old, new = POLICIES[2], POLICIES[4]
+    words, call = [("user", "fix it"), ("assistant", "ok"), ("user", TEXTS[3])], {"id": "c", "type": "function"}
+    loop = [
+        ("assistant", "ok"), {"role": "assistant", "tool_calls": [call | {"function": {"name": "bash", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "done"},
+    ]  # fmt: skip
+    asked = [chat(*words[:1]), chat(*words, stream=True), chat(*words, *loop)]
+    requests = [({**body, "model": "auto"}, "chat", {"x-session-id": "s"}) for body in asked]
+    verdicts, _ = replayed(new, make_log(old, requests))
+    really = [json.loads(line)["decision"]["pool"] for line in make_log(new, requests)]
+    assert [v.after for v in verdicts] == really == ["big", "small", "big"]
+
+
 @FEW
 @given(st.sampled_from(PAIRS), conversations(from_the_start=True))
 def test_what_is_known_under_another_policy_is_what_it_would_have_done(policies, requests):
@@ -192,12 +207,13 @@ SIGNALS = {
 def line(
     id_: str = "r", pool: str = "big", kind: str = "score", at_s: float = 0, session: str = "s", p: float | None = 0.5,
     by: str = "embedded", reasons: tuple[str, ...] = ("because",), degraded: bool = False, model: str = "auto",
+    raw_p: float | None = None,
     signals: dict[str, Any] | None = None, without: tuple[str, ...] = (), ms: float = 1000, tokens: int | None = 100, **fields,
 ) -> bytes:  # fmt: skip
     scored = kind in {"score", "share", "pressure"} or (kind == "otherwise" and p != 0.5)
     decision = {
         "route": "auto", "pool": pool, "kind": kind, "reasons": reasons, "p": p if scored else None,
-        "classifier": by if scored else "", "degraded": degraded,
+        "raw_p": raw_p, "classifier": by if scored else "", "degraded": degraded,
     }  # fmt: skip
     found = {k: v for k, v in {**SIGNALS, **(signals or {})}.items() if k not in without}
     ended = (BEGIN + timedelta(seconds=at_s, milliseconds=ms)).isoformat()
