@@ -49,7 +49,7 @@ def identify(signals: Signals) -> Session:
     """Find the session, by the order of names that clients use; else from how the conversation begins."""
     view = signals.view
     source, id_ = _named_id(signals)
-    agent = view.headers.get("x-claude-code-agent-id", "")[:MAX_ID_CHARACTERS] or view.headers.get("x-openai-subagent", "")[:64]
+    agent = _agent(view.headers)
     if id_:
         material = id_.encode()
     else:
@@ -58,6 +58,13 @@ def identify(signals: Signals) -> Session:
         material = "\0".join(who).encode(errors="replace") + signals.opening
     scope = "\0".join(("", view.key_name, agent, signals.request_class))
     return Session(blake2b(material + scope.encode(errors="replace"), digest_size=8).hexdigest(), source)
+
+
+def _agent(headers: Mapping[str, str]) -> str:
+    """Which of a session's agents asks; empty for the main one. Codex names a sub-agent's kind, and its thread apart."""
+    if (agent := headers.get("x-claude-code-agent-id", "")[:MAX_ID_CHARACTERS]) or "x-openai-subagent" not in headers:
+        return agent
+    return f"{headers['x-openai-subagent'][:64]}\0{headers.get('thread-id', '')[:MAX_ID_CHARACTERS]}"
 
 
 def _named_id(signals: Signals) -> tuple[str, str]:

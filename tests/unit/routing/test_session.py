@@ -135,6 +135,8 @@ def test_a_session_is_scoped_to_key_agent_and_request_class():
         key({"x-claude-code-agent-id": "a1"}),
         key({"x-claude-code-agent-id": "a2"}),
         key({"x-openai-subagent": "review"}),
+        key({"x-openai-subagent": "review", "thread-id": "t1"}),  # two of the same kind, side by side
+        key({"x-openai-subagent": "review", "thread-id": "t2"}),
         key(counting=True),
         key({"x-claude-code-session-id": "another"}),
     ]
