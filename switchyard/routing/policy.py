@@ -141,11 +141,11 @@ def decide_by_score(name: str, route: Route, candidates: Candidates, outcomes: S
             limit = f" >= {step.p_at_least:g}" if step.p_at_least is not None else _below(route, candidates, scored.p)
             return Decision(
                 name, step.use, _fallbacks(step.use, route, candidates), "score",
-                (f"p {scored.p:.2f}{limit} by {scored.by}", *notes),
+                (f"p {_shown(scored.p, route)}{limit} by {scored.by}", *notes),
                 scored.p, scored.by, degraded,
             )  # fmt: skip
     pool = nearest_capable(route.default_pool, route, candidates)
-    reason = f"otherwise: p {scored.p:.2f} by {scored.by} reaches no threshold"
+    reason = f"otherwise: p {_shown(scored.p, route)} by {scored.by} reaches no threshold"
     return Decision(
         name, pool, _fallbacks(pool, route, candidates), "otherwise", (reason, *notes), scored.p, scored.by, degraded
     )
@@ -186,3 +186,10 @@ def nearest_capable(wanted: str, route: Route, candidates: Candidates) -> str:
 def _below(route: Route, candidates: Candidates, p: float) -> str:
     limits = [s.p_at_least for s in route.choose if s.p_at_least is not None and s.use in candidates.pools and p < s.p_at_least]
     return f" < {min(limits):g}" if limits else ""
+
+
+def _shown(p: float, route: Route) -> str:
+    """P with two digits, or as many as it takes to be on the right side of every threshold."""
+    limits = [step.p_at_least for step in route.choose if step.p_at_least is not None]
+    texts = (f"{p:.{digits}f}" for digits in range(2, 8))
+    return next((text for text in texts if all((float(text) >= limit) == (p >= limit) for limit in limits)), str(p))
