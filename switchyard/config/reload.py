@@ -101,18 +101,21 @@ class PolicyFile:
     def __init__(self, path: Path, overrides: Mapping[str, Any] | None = None) -> None:
         self.path = path
         self._overrides = dict(overrides or {})
-        self._seen = self._look()
+        self._seen = self._latest = self._look()
 
     def with_overrides(self, policy: Policy) -> Policy:
         """The policy as the command line changes it."""
         return policy.model_copy(update={"server": policy.server.model_copy(update=self._overrides)})
 
     def changed(self) -> bool:
-        """Whether the file differs since the last call; an editor's half-written state shows as one more change."""
-        now = self._look()
-        if now == self._seen or now is None:
+        """Whether the file differs from what was read last, and nobody has written to it since the call before this one.
+
+        So a file that is being written slowly is not read half.
+        """
+        before, self._latest = self._latest, self._look()
+        if self._latest in (None, self._seen) or self._latest != before:
             return False
-        self._seen = now
+        self._seen = self._latest
         return True
 
     def _look(self) -> tuple[int, int, int] | None:

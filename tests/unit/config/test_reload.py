@@ -53,16 +53,29 @@ def test_a_file_that_changes_is_seen_once(tmp_path):
     file = PolicyFile(path)
     assert not file.changed()
     path.write_text("longer")
-    assert file.changed()
-    assert not file.changed()
+    assert looks(file) == [False, True, False, False]
     replacement = tmp_path / "new.yaml"
     replacement.write_text("longer")
     os.replace(replacement, path)  # as editors do
-    assert file.changed()
+    assert looks(file) == [False, True, False, False]
     path.unlink()
-    assert not file.changed()
+    assert looks(file) == [False] * 4
     path.write_text("back again, and different")
-    assert file.changed()
+    assert looks(file) == [False, True, False, False]
+
+
+def looks(file):
+    return [file.changed() for _ in range(4)]
+
+
+def test_a_file_that_is_being_written_is_not_read_half(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text("a")
+    file = PolicyFile(path)
+    for length in range(2, 6):
+        path.write_text("a" * length)
+        assert not file.changed()
+    assert looks(file) == [True, False, False, False]
 
 
 def loaded(value: str, **environment: str) -> str | None:
@@ -79,6 +92,8 @@ def loaded(value: str, **environment: str) -> str | None:
         ("${NAME:-qwen}", {}, "qwen"),
         ("${NAME:-qwen}", {"NAME": ""}, "qwen"),
         ("'${NAME}'", {"NAME": "123"}, "123"),
+        ("${NAME:-a:-b}", {}, "a:-b"),
+        ("${NAME:-}x", {}, "x"),
         ("$NAME", {"NAME": "x"}, "$NAME"),
         ("${NAME}", {"NAME": "a: b, [c]"}, "a: b, [c]"),  # never structure
         ("${NAME}", {"NAME": "${OTHER}", "OTHER": "x"}, "${OTHER}"),  # and never looked up again
@@ -94,6 +109,12 @@ def test_variables_in_values(value, environment, result):
         ("${NAME}", {}, "the environment variable NAME is not set"),
         ("${no-name}", {}, "is no variable"),
         ("${}", {}, "is no variable"),
+        # what other tools know: not half of it, as a text
+        ("${NAME", {"NAME": "x"}, "${NAME is no variable"),
+        ("${NAME:?unset}", {"NAME": "x"}, "is no variable"),
+        ("${NAME-default}", {"NAME": "x"}, "is no variable"),
+        ("${NAME:default}", {"NAME": "x"}, "is no variable"),
+        ("${NAME:-${OTHER}}", {"OTHER": "x"}, "is no variable"),
         ("${NAME}", {"NAME": "no"}, "truth value"),
     ],
 )
@@ -103,6 +124,20 @@ def test_variables_that_are_not_there_or_surprise(value, environment, words):
     problem = caught.value.problems[0]
     assert (problem.line, problem.key) == (4, "pools.small.model")
     assert words in problem.message
+
+
+@pytest.mark.parametrize("more", ["server: {port: ${PORT}}\n", "routes: {a: {use: small, aliases: [${NAME:-x}]}}\n"])
+def test_a_variable_inside_braces_is_told_how_it_is_written(more):
+    with pytest.raises(PolicyError) as caught:
+        parse_policy((MINIMAL + more).encode(), "p.yaml", {"PORT": "8080"})
+    (problem,) = caught.value.problems
+    assert problem.line == 9
+    assert "needs quotes" in problem.hint
+
+
+def test_a_variable_is_no_key():
+    with pytest.raises(PolicyError, match="has a variable in it"):
+        parse_policy((MINIMAL + "routes:\n  ${NAME}: {use: small}\n").encode(), "p.yaml", {"NAME": "x"})
 
 
 def test_a_number_from_the_environment_is_a_number():
