@@ -56,8 +56,8 @@ class Stored(Protocol):
     def place_of(self, response_id: str) -> tuple[str, str] | None:
         """Pool and replica that made it."""
 
-    def remember(self, response_id: str, pool: str, replica: str) -> None:
-        """It was made there."""
+    def remember(self, response_id: str, pool: str, replica: str, session: str = "", key_name: str = "") -> None:
+        """It was made there, in this session of an API key."""
 
 
 def keep_steering(policy: Policy, old: Mapping[str, Steering]) -> dict[str, Steering]:

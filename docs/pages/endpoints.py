@@ -32,8 +32,7 @@ HEADERS_READ: Mapping[str, str] = {
     "x-request-id": "Echoed in the answer, and kept as `client_request_id` in the decision record, when it is one "
     "value of 1 to 128 plain characters. Not sent on: the engine gets an id for each attempt.",
     "x-claude-code-agent-id, x-openai-subagent, x-parent-session-id": "Mark a request as a sub-agent's; the first "
-    "two also tell sub-agents of one session "
-    "apart.",
+    "two also tell sub-agents of one session apart, Codex's together with `thread-id`.",
     "user-agent": "Tells the client (signal `client`).",
     "traceparent, tracestate": "Go on to the engine when well formed, as the parent or with the gateway's own span.",
 }

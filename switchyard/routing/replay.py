@@ -117,7 +117,7 @@ class Replay:
         """See `deciding.Stored`: where the response that the record at hand follows was stored."""
         return self._record.decision.pool, self._record.replica
 
-    def remember(self, response_id: str, pool: str, replica: str) -> None:
+    def remember(self, response_id: str, pool: str, replica: str, session: str = "", key_name: str = "") -> None:
         """See `deciding.Stored`: nothing new is stored in a replay."""
 
     def decide(self, record: Recorded) -> Verdict:

@@ -45,10 +45,18 @@ class Session:
         return self.source != "fingerprint"
 
 
-def identify(signals: Signals) -> Session:
-    """Find the session, by the order of names that clients use; else from how the conversation begins."""
+def identify(signals: Signals, session_of: Callable[[str, str], str] = lambda response_id, key_name: "") -> Session:
+    """Find the session, by the order of names that clients use; else from how the conversation begins.
+
+    Args:
+        signals: of the request.
+        session_of: key of the session that a stored response belongs to, by its id and the API key; empty where it is not
+            known.
+    """
     view = signals.view
     source, id_ = _named_id(signals)
+    if source == "previous_response_id" and (key := session_of(id_, view.key_name)):
+        return Session(key, source)
     agent = _agent(view.headers)
     if id_:
         material = id_.encode()
