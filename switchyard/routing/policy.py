@@ -138,7 +138,7 @@ def decide_by_score(name: str, route: Route, candidates: Candidates, outcomes: S
         return Decision(name, pool, _fallbacks(pool, route, candidates), "otherwise", (why, *notes[1:]), degraded=degraded)
     for step in route.choose:
         if step.use in candidates.pools and (step.p_at_least is None or scored.p >= step.p_at_least):
-            limit = f" >= {step.p_at_least:g}" if step.p_at_least is not None else _below(route, candidates, scored.p)
+            limit = f" >= {step.p_at_least}" if step.p_at_least is not None else _below(route, candidates, scored.p)
             return Decision(
                 name, step.use, _fallbacks(step.use, route, candidates), "score",
                 (f"p {_shown(scored.p, route)}{limit} by {scored.by}", *notes),
@@ -185,7 +185,7 @@ def nearest_capable(wanted: str, route: Route, candidates: Candidates) -> str:
 
 def _below(route: Route, candidates: Candidates, p: float) -> str:
     limits = [s.p_at_least for s in route.choose if s.p_at_least is not None and s.use in candidates.pools and p < s.p_at_least]
-    return f" < {min(limits):g}" if limits else ""
+    return f" < {min(limits)}" if limits else ""
 
 
 def _shown(p: float, route: Route) -> str:

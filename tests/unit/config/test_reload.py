@@ -21,6 +21,12 @@ CHANGES = [
     ("model: b", "model: c", "pool big: model is c, was b"),
     ("model: b\n", "model: b\n    balance: p2c\n", "pool big: balance is p2c, was prefix"),
     ("p_at_least: 0.6", "p_at_least: 0.7", "route auto: thresholds are small from 0.7, big, were small from 0.6, big"),
+    (
+        "p_at_least: 0.6",
+        "p_at_least: 0.60000001",
+        "route auto: thresholds are small from 0.60000001, big, were small from 0.6, big",
+    ),
+    ("{choose: ", "{otherwise: small, choose: ", "route auto: otherwise is small, was left out"),
     (", other: {use: big}", "", "route other is gone"),
     ("other: {use: big}", "other: {use: small}", "route other: use is small, was big"),
     ("other: {use: big}", "other: {use: big}, third: {use: big}", "route third is new"),
@@ -34,6 +40,36 @@ def test_every_difference_is_told(old, new, line):
     assert old in BASE
     found = describe_changes(policy_of(BASE), policy_of(BASE.replace(old, new)))
     assert found if line is None else found == [line]
+
+
+IMAGES, STREAMS = "{when: {images: true}, use: big}", "{when: {stream: true}, use: big, why: fast, for: 2 turns}"
+WORDS = [
+    "{'when': {'images': True}, 'use': 'big'}",
+    "{'when': {'stream': True}, 'use': 'big', 'why': 'fast', 'for': '2 turns'}",
+]
+# rules before and after, the lines
+RULES = [
+    ([IMAGES], [IMAGES, STREAMS], [f"route auto: a rule is new, number 2: {WORDS[1]}"]),
+    ([IMAGES, STREAMS], [STREAMS], [f"route auto: a rule is gone: {WORDS[0]}"]),
+    ([IMAGES], [STREAMS], [f"route auto: a rule is gone: {WORDS[0]}", f"route auto: a rule is new, number 1: {WORDS[1]}"]),
+    ([IMAGES, STREAMS], [STREAMS, IMAGES], ["route auto: its rules are in another order, or one stands twice"]),
+    ([IMAGES], [IMAGES], []),
+]
+
+
+def test_another_order_of_routes_is_a_change():
+    """`claude-*` or `c*`: the first that fits counts."""
+    routes = ["one: {use: small, aliases: [claude-*]}", "two: {use: big, aliases: [c*]}"]
+    one, other = (policy_of(MINIMAL + f"routes: {{{', '.join(order)}}}\n") for order in (routes, routes[::-1]))
+    (line,) = describe_changes(one, other)
+    assert "routes are in another order" in line
+
+
+@pytest.mark.parametrize(("before", "after", "lines"), RULES, ids=range(len(RULES)))
+def test_a_changed_rule_is_told(before, after, lines):
+    """Their number alone would say that one of them is another one: nothing."""
+    old, new = (policy_of(BASE.replace("auto: {", f"auto: {{rules: [{', '.join(rules)}], ")) for rules in (before, after))
+    assert describe_changes(old, new) == lines
 
 
 def test_pools_come_and_go():
