@@ -111,6 +111,9 @@ def endpoints_page() -> str:
     )
 
 
+_OF_FIELDS = {"previous_response_id": ": the session of that response, where this gateway has passed it on"}
+
+
 def session_sources() -> list[str]:
     """Where a session's name comes from, in order: the headers are the code's, the rest is read off `_named_id`."""
     source = inspect.getsource(session._named_id)
@@ -125,7 +128,7 @@ def session_sources() -> list[str]:
         "`session_id` in the JSON header `x-codex-turn-metadata`",
         "header `x-client-session-id`",
         "`session_id` in the JSON text `metadata.user_id`, or its suffix `_session_ID`",
-        *(f"body field `{name}`" for name in ast.literal_eval(fields[1])),
+        *(f"body field `{name}`{_OF_FIELDS.get(name, '')}" for name in ast.literal_eval(fields[1])),
         "nothing of these: a fingerprint of how the conversation begins, which is only a hint",
     ]
 
