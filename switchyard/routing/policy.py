@@ -105,15 +105,16 @@ def decide_by_facts(name: str, route: Route, candidates: Candidates, signals: Si
     Raises:
         InvalidRequest: the client names a pool in `x-switchyard-pool` that the route doesn't have.
     """
+    asked = signals.view.headers.get("x-switchyard-pool")
+    if asked and asked not in candidates.pools:
+        who = f"route {name}" if name else "this model"
+        raise InvalidRequest(
+            f"x-switchyard-pool asks for {asked[:64]}; for this request {who} can use {', '.join(candidates.pools)}"
+        )
     if route.use is not None:
         why = f"route {name} always uses {route.use}" if name else "the client asks for this pool by name"
         return Decision(name, route.use, (), "named", (why,))
-    asked = signals.view.headers.get("x-switchyard-pool")
     if asked:
-        if asked not in candidates.pools:
-            raise InvalidRequest(
-                f"x-switchyard-pool asks for {asked[:64]}; for this request route {name} can use {', '.join(candidates.pools)}"
-            )
         return Decision(name, asked, (), "asked", ("the client asks for this pool",))
     for rule in route.rules:
         if rule.use in candidates.pools and matches(rule, signals):

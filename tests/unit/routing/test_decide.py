@@ -139,6 +139,17 @@ def test_a_route_with_use_decides_nothing():
     assert "big1 always uses big" in decision.reasons[0]
 
 
+@pytest.mark.parametrize(("name", "who"), [("big1", "route big1"), ("", "this model")])
+def test_the_client_can_ask_for_what_it_gets_anyway_and_for_nothing_else(name, who):
+    def decide(asked: str) -> Decision | None:
+        signals = signals_of(chat(), headers={"x-switchyard-pool": asked})
+        return decide_by_facts(name, Route(use="big"), Candidates(("big",)), signals)
+
+    assert decide("big").kind == "named"
+    with pytest.raises(InvalidRequest, match=f"asks for small; for this request {who} can use big"):
+        decide("small")
+
+
 def decision(pool: str, kind: str = "score") -> Decision:
     return Decision("auto", pool, larger(pool, ALL.pools), kind, ("because",), 0.5)
 
