@@ -126,7 +126,8 @@ class Answers:
         record.first_token_s = reader.first_token_s
         record.answer_bytes = reader.received_bytes
         if stored and view.protocol == "responses" and (response_id := reader.response_id()) is not None:
-            self._stored.remember(response_id, record.pool, record.replica)
+            session = record.session if record.session_source != "fingerprint" else ""
+            self._stored.remember(response_id, record.pool, record.replica, session, record.key_name)
 
 
 def _reader(outgoing: Outgoing, stream: bool, copy: Copy | None) -> AnswerReader:

@@ -187,7 +187,7 @@ class Gateway:
         answers = Answers(self._sender, self.decider, self._stored)
         self.pipeline = Pipeline(
             policy, self.pools, arrivals, self.decider, self._sender, answers, self._recorder, self._tracing,
-            self._shadowing, lambda: time.localtime().tm_hour,
+            self._shadowing, self._stored.session_of, lambda: time.localtime().tm_hour,
         )  # fmt: skip
         self._recall = Recall(self.pools, arrivals, self._sender, answers, self._stored, self._recorder, self._tracing)
 
@@ -323,7 +323,7 @@ class Gateway:
     ) -> dict[str, Any]:
         """See `api.control.Gateway`."""
         view = RequestView(endpoint.protocol, Body(body), headers, key_name, address, endpoint.counting)
-        return await self.pipeline.explain(view)
+        return await self.pipeline.explain(view, self.door.next_id())
 
     async def metrics(self) -> bytes:
         """See `api.control.Gateway`."""

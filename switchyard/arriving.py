@@ -51,7 +51,9 @@ class Arrivals:
         self._stored = stored
         self._pools = pools
 
-    async def enter(self, record: Record, signals: Signals, session: Session, response_id: str | None = None) -> Claim | None:
+    async def enter(
+        self, record: Record, signals: Signals, session: Session, response_id: str | None = None, only_looks: bool = False
+    ) -> Claim | None:
         """Claim a request's part of its key's limits, to be given to `leave` in any case.
 
         Args:
@@ -59,12 +61,14 @@ class Arrivals:
             signals: its facts.
             session: its conversation.
             response_id: the stored response that it follows or is about.
+            only_looks: it asks for the decision alone, which takes no tokens.
 
         Raises:
             RateLimited, OverTokenLimit: the key has used up what it may.
         """
         limits = self._by_key.get(record.key_name, self._default)
-        claim = Claim(record.key_name, limits, estimate_tokens(signals), record.id) if limits is not None else None
+        tokens = 0 if only_looks or limits is None else estimate_tokens(signals)
+        claim = Claim(record.key_name, limits, tokens, record.id) if limits is not None else None
         if claim is None and not self._store.shared:
             return None
         if response_id is None and signals.protocol == "responses":
@@ -83,13 +87,6 @@ class Arrivals:
                     self._store.settle(claim, 0)
                 raise
         return claim
-
-    async def learn(self, route: str, session: Session) -> None:
-        """Fetch what is known of a conversation, for a decision without a request."""
-        if self._store.shared:
-            known = await self._store.arrive(None, session.key, None)
-            if known.session is not None:
-                self._learn(route, session, known.session)
 
     async def _find_place(self, response_id: str, place: str | None) -> None:
         if place is None and self._store.shared and self._stored.place_of(response_id) is None:

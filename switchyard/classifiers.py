@@ -19,7 +19,7 @@ from switchyard.routing.classify.local import LocalClassifier as Local
 from switchyard.routing.classify.local import Worker, worker_command
 from switchyard.routing.classify.model import Ask, ModelJudge, Remember, SharedReadings, has_score
 from switchyard.routing.classify.scorer import BadWeights, Scorer, load_scorer
-from switchyard.routing.tokens import Count, load_tokenizer, why_no_tokenizer
+from switchyard.routing.tokens import FileCount, load_tokenizer, why_no_tokenizer
 
 Scorers = Mapping[str | None, Scorer]
 """Weights made ready, by file; None for those that come with the package."""
@@ -45,22 +45,22 @@ def load_scorers(policy: Policy, file: str, known: Scorers) -> Scorers:
     return found
 
 
-def load_tokenizers(policy: Policy, file: str, known: Mapping[str, Count]) -> dict[str, Count]:
-    """Read the tokenizers that a policy names, by file; those that are known are not read again.
+def load_tokenizers(policy: Policy, file: str, known: Mapping[str, FileCount]) -> dict[str, FileCount]:
+    """Read the tokenizers that a policy names, by file; those that are known and unchanged stay as they are.
 
     Raises:
         PolicyError: some can't be used.
     """
     problems: list[Problem] = []
-    found: dict[str, Count] = {}
+    found: dict[str, FileCount] = {}
     for name, pool in policy.pools.items():
         path = pool.tokenizer
         if path is None or path in found:
             continue
         try:
-            if path not in known and (reason := why_no_tokenizer(path)):
+            if reason := why_no_tokenizer(path):
                 raise ValueError(reason)
-            found[path] = known.get(path) or load_tokenizer(path)
+            found[path] = load_tokenizer(path, known.get(path))
         except ValueError as error:
             problems.append(Problem(file, 1, 1, f"pools.{name}.tokenizer", str(error)))
     if problems:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from switchyard.config.policy import Policy
@@ -56,8 +56,8 @@ class Stored(Protocol):
     def place_of(self, response_id: str) -> tuple[str, str] | None:
         """Pool and replica that made it."""
 
-    def remember(self, response_id: str, pool: str, replica: str) -> None:
-        """It was made there."""
+    def remember(self, response_id: str, pool: str, replica: str, session: str = "", key_name: str = "") -> None:
+        """It was made there, in this session of an API key."""
 
 
 def keep_steering(policy: Policy, old: Mapping[str, Steering]) -> dict[str, Steering]:
@@ -124,16 +124,17 @@ class Decider:
         if decision is None:
             pin = self._pins.get(name, session)
             held = held_pool(pin, route.decide_per, signals.turns, signals.tool_loop, session.certain)
-            if held is not None:
+            if pin is not None and held is not None:
+                if remember and (later := pin.after(signals.turns, signals.tool_loop)) is not pin:
+                    self._pins.put(name, session, later)
                 return hold(name, route, nearest_capable(held[0], route, candidates), held[1], candidates)
             outcomes = await ask_in_turn(self._classifiers.get(name, ()), signals)
             decision = decide_by_score(name, route, candidates, outcomes)
-            going_on = pin if session.certain and route.decide_per != "request" else None
-            if going_on is not None:
-                decision = keep_session(decision, going_on.pool, candidates)
-            if remember and (going_on is None or going_on.pool != decision.pool):  # a session is not moved down
-                decision = self._steer(name, decision, candidates)
-        if remember and route.use is None and not decision.degraded:
+            going_on = pin.pool if pin is not None and session.certain and route.decide_per != "request" else ""
+            decision = keep_session(decision, going_on, candidates)
+            if going_on != decision.pool:
+                decision = self._steer(name, decision, candidates, going_on, remember)
+        if remember and route.use is None:
             self._pin(name, session, signals, decision)
         return decision
 
@@ -143,6 +144,10 @@ class Decider:
             count = self._counters.get(name)
             if count is not None and worth_counting(self._pools[name], signals):
                 signals.counted[name] = await asyncio.to_thread(count_prompt, signals.view, count)
+
+    def note_stand_in(self, target: Target, session_key: str, signals: Signals, pool: str) -> None:
+        """No replica of the pool that was decided on could be reached: a tool loop goes on where it is now."""
+        self._pin_loop(target.route_name, Session(session_key, ""), signals, pool)
 
     def note_move(self, target: Target, session_key: str, signals: Signals, pool: str) -> None:
         """Another pool had to take over: the session goes on there, where the conversation now is."""
@@ -163,29 +168,39 @@ class Decider:
         pool, replica = place
         return pool in candidates.pools and any(r.label == replica for r in self._pools[pool].replicas)
 
-    def _steer(self, name: str, decision: Decision, candidates: Candidates) -> Decision:
-        """A fresh, scored decision may be moved for a pool's share, or away from a queue."""
+    def _steer(self, name: str, decision: Decision, candidates: Candidates, going_on: str, remember: bool) -> Decision:
+        """A fresh, scored decision may be moved for a pool's share, or away from a queue; never below the session's pool."""
         steering = self._steering.get(name)
         if steering is None or decision.kind != "score":
             return decision
         share, pressure = steering
+        pools = candidates.pools[candidates.pools.index(going_on) :] if going_on in candidates.pools else candidates.pools
         if share is not None:
-            decision = share.apply(decision, candidates.pools)
+            decision = share.apply(decision, pools, remember)
         if pressure is not None and decision.kind == "score":
-            decision = pressure.apply(decision, candidates.pools, lambda pool: self._pools[pool].queued > 0)
+            decision = pressure.apply(decision, pools, lambda pool: self._pools[pool].queued > 0, remember)
         return decision
 
     def _pin(self, name: str, session: Session, signals: Signals, decision: Decision) -> None:
-        """Remember the decision for the rest of the session."""
+        """Remember the decision for the rest of the session, or, where it is none of the session's own, of its tool loop."""
         old = self._pins.get(name, session)
         turn = signals.turns
-        if decision.kind in {"rule", "asked"} and not decision.hold_turns and old is not None:
-            return  # a passing exception: the session keeps what it had
-        if decision.hold_turns:
-            pool = old.pool if old is not None else decision.pool
+        passing = decision.kind in {"rule", "asked"} and not decision.hold_turns and old is not None and old.pool != ""
+        if passing and signals.tool_loop:
+            return  # an exception for this request: the loop goes on where it was
+        if passing or decision.degraded:
+            self._pin_loop(name, session, signals, decision.pool)
+        elif decision.hold_turns:
+            pool = old.pool if old is not None and old.pool else decision.pool
             self._pins.put(name, session, Pin(pool, turn, turn + decision.hold_turns, decision.pool))
         else:
             self._pins.put(name, session, Pin(decision.pool, turn))
+
+    def _pin_loop(self, name: str, session: Session, signals: Signals, pool: str) -> None:
+        """What the tool loop of this turn, should there be one, goes on with; the session keeps what it had."""
+        if signals.tools:
+            pin = self._pins.get(name, session) or Pin("", 0)
+            self._pins.put(name, session, replace(pin, loop_pool=pool, loop_turn=signals.turns))
 
     def _place_of_previous(self, signals: Signals) -> tuple[str, str] | None:
         """Pool and replica that hold the response this request goes on from, as far as it is known here."""

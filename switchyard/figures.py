@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from switchyard.config.classifier import Classifier as ClassifierBlock
-from switchyard.config.classifier import ModelClassifier
+from switchyard.config.classifier import EmbeddedClassifier, ModelClassifier
 from switchyard.pools.discovery import Discovery
 from switchyard.pools.pool import Pool
 from switchyard.routing.classify.base import Classifier
@@ -37,21 +37,24 @@ def read_pools(pools: Iterable[Pool], discovery: Discovery) -> Figures:
 
 
 def read_classifiers(made: Mapping[ClassifierBlock, Classifier]) -> Figures:
-    """Counters of questions to models; two blocks may ask the same pool, and then add up."""
+    """Counters of abstentions and of questions to models; two blocks may ask the same pool, and then add up."""
     totals: dict[tuple[str, Labels], float] = {}
     for block, classifier in made.items():
         stats = getattr(classifier, "stats", None)
         if not isinstance(stats, AskStats):
             continue
         by = f"model {block.pool}" if isinstance(block, ModelClassifier) else block.type
-        results = {"asked": stats.asked, "answered": stats.answered, "cached": stats.cached, "joined": stats.joined}
         found: list[tuple[str, Labels, float]] = [
-            *(("switchyard_classifier_questions", (by, result), value) for result, value in results.items()),
-            *(("switchyard_classifier_abstentions", (by, why), count) for why, count in stats.abstained.items()),
-            ("switchyard_classifier_seconds", (by,), stats.seconds),
-            ("switchyard_classifier_tokens", (by, "input"), stats.input_tokens),
-            ("switchyard_classifier_tokens", (by, "output"), stats.output_tokens),
+            ("switchyard_classifier_abstentions", (by, why), count) for why, count in stats.abstained.items()
         ]
+        results = {"asked": stats.asked, "answered": stats.answered, "cached": stats.cached, "joined": stats.joined}
+        if not isinstance(block, EmbeddedClassifier):  # that one asks nobody
+            found += [
+                *(("switchyard_classifier_questions", (by, result), value) for result, value in results.items()),
+                ("switchyard_classifier_seconds", (by,), stats.seconds),
+                ("switchyard_classifier_tokens", (by, "input"), stats.input_tokens),
+                ("switchyard_classifier_tokens", (by, "output"), stats.output_tokens),
+            ]
         for name, labels, value in found:
             totals[(name, labels)] = totals.get((name, labels), 0.0) + value
     yield from ((name, labels, value) for (name, labels), value in totals.items())

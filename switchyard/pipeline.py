@@ -59,6 +59,7 @@ class Pipeline:
         recorder: takes the record of every request.
         tracing: begins a trace for every request.
         shadowing: asks the big pool once more, now and then.
+        session_of: the session of a stored response, by its id and the API key.
         read_hour: hour of the day.
     """
 
@@ -73,6 +74,7 @@ class Pipeline:
         recorder: Recorder,
         tracing: Tracing,
         shadowing: Shadowing,
+        session_of: Callable[[str, str], str],
         read_hour: Callable[[], int],
     ) -> None:
         self._policy = policy
@@ -84,6 +86,7 @@ class Pipeline:
         self._recorder = recorder
         self._tracing = tracing
         self._shadowing = shadowing
+        self._session_of = session_of
         self._read_hour = read_hour
 
     async def handle(self, exchange: Exchange) -> None:
@@ -98,7 +101,7 @@ class Pipeline:
             target = self._identify(view, record)
             signals = Signals(view, self._read_hour())
             await _let_others_run(exchange)
-            session = identify(signals)
+            session = identify(signals, self._session_of)
             await _let_others_run(exchange)
             claim = await self._arrivals.enter(record, signals, session)
             decision = await self._decider.decide(target, signals, session)
@@ -159,6 +162,8 @@ class Pipeline:
         copy: Copy | None = None
         try:
             lease, response = await self._sender.send(outgoing, decision)
+            if outgoing.record.pool != decision.pool:
+                self._decider.note_stand_in(target, outgoing.affinity, outgoing.signals, outgoing.record.pool)
             if response.status >= 300:
                 refusal = await response.read(ERROR_BODY_BYTES)
                 longer = self._longer_pool(target, outgoing, decision, response.status, refusal)
@@ -224,18 +229,21 @@ class Pipeline:
         named = {name for rule in route.rules for name in rule.when if name.startswith(HEADER_PREFIX)}
         record.signals = {**signals.known(), **{name: signals.get(name) for name in named}}
 
-    async def explain(self, view: RequestView) -> dict[str, Any]:
-        """Decide about a request without serving it, and without remembering it.
+    async def explain(self, view: RequestView, request_id: str) -> dict[str, Any]:
+        """Decide about a request without serving it, and without remembering it. It counts as a request of its API key.
 
         Raises:
             GatewayError: what the client would be told.
         """
-        record = Record("", "", view.protocol, 0.0)
+        record = Record(request_id, "", view.protocol, 0.0, key_name=view.key_name)
         target = self._identify(view, record)
         signals = Signals(view, self._read_hour())
-        session = identify(signals)
-        await self._arrivals.learn(target.route_name, session)
-        decision = await self._decider.decide(target, signals, session, remember=False)
+        session = identify(signals, self._session_of)
+        claim = await self._arrivals.enter(record, signals, session, only_looks=True)
+        try:
+            decision = await self._decider.decide(target, signals, session, remember=False)
+        finally:
+            self._arrivals.leave(claim, record)
         return {
             "model": record.model,
             **decision.as_record(),

@@ -14,7 +14,7 @@ from switchyard.config.policy import Policy
 from switchyard.config.problem import PolicyError
 from switchyard.config.reload import PolicyFile, describe_changes
 from switchyard.config.secrets import Secrets, read_secrets
-from switchyard.routing.tokens import Count
+from switchyard.routing.tokens import FileCount
 
 WATCH_S = 1.0  # how often the policy's file is looked at
 
@@ -35,7 +35,7 @@ class ReadyPolicy:
     policy: Policy
     secrets: Secrets
     scorers: Scorers
-    tokenizers: dict[str, Count]
+    tokenizers: dict[str, FileCount]
 
 
 def make_ready(policy: Policy, secrets: Secrets, name: str) -> ReadyPolicy:
@@ -56,9 +56,6 @@ class Reloader:
         install: puts a policy in force, all at once.
         tell: called when one was replaced here: the bytes, or None for the file.
         count: told of every reload, and whether it was good.
-
-    Attributes:
-        problem: what is wrong with the newest policy; empty when it is in force.
     """
 
     def __init__(
@@ -76,7 +73,13 @@ class Reloader:
         self._count = count
         self._replacing = asyncio.Lock()
         self._look_now = asyncio.Event()
-        self.problem = ""
+        self._file_problem = ""
+        self._sent_problem = ""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the file, or with a policy that another worker was sent and took; else empty."""
+        return self._file_problem or self._sent_problem
 
     async def replace(self, raw: bytes | None = None) -> list[str]:
         """Put another policy in force, here and in the other workers: these bytes, or the file read again.
@@ -90,14 +93,15 @@ class Reloader:
             PolicyError: everything that is wrong with it.
             OSError: the file can't be read.
         """
-        changes = await self.follow(raw)
+        async with self._replacing:
+            changes = await self._read_and_install(raw, whoever_sent_it_is_told=True)
         self._tell(raw)
         return changes
 
     async def follow(self, raw: bytes | None) -> list[str]:
-        """The same, without telling anybody."""
+        """The same for a policy that was put in force in another worker; nobody is told."""
         async with self._replacing:
-            return await self._read_and_install(raw)
+            return await self._read_and_install(raw, whoever_sent_it_is_told=False)
 
     def look_now(self) -> None:
         """Read the file again, whatever it looks like."""
@@ -114,19 +118,29 @@ class Reloader:
                 with contextlib.suppress(PolicyError, OSError):  # said in the log, at /readyz and in a metric
                     await self.replace()
 
-    async def _read_and_install(self, raw: bytes | None) -> list[str]:
+    async def _read_and_install(self, raw: bytes | None, whoever_sent_it_is_told: bool) -> list[str]:
         old = self._ready
         try:
             ready = await asyncio.to_thread(self._read, raw)  # takes a while
         except (PolicyError, OSError) as error:
-            self.problem = str(error)
+            if raw is None:
+                self._file_problem = str(error)
+            elif not whoever_sent_it_is_told:
+                self._sent_problem = str(error)
             self._count(False)
             log.error("the policy stays as it is; the new one is not good:\n%s", error)
             raise
         changes = describe_changes(old.policy, ready.policy)
         relearned = [path for path, scorer in ready.scorers.items() if old.scorers.get(path, scorer) is not scorer]
         changes += [f"weights in {path or 'the package'} are new" for path in relearned]
-        self.problem = ""
+        changes += [
+            f"the tokenizer {path} is new"
+            for path, count in ready.tokenizers.items()
+            if old.tokenizers.get(path, count) is not count
+        ]
+        self._sent_problem = ""
+        if raw is None:
+            self._file_problem = ""
         if changes:
             # But for the keys' limits, the server's own block is read at the start only, whatever the file says now.
             server = old.policy.server.model_copy(update={"limits": ready.policy.server.limits})
@@ -137,12 +151,11 @@ class Reloader:
         return changes
 
     def _read(self, raw: bytes | None) -> ReadyPolicy:
-        name = "policy"
-        if self._source is not None:
-            name = str(self._source.path)
-            raw = self._source.path.read_bytes() if raw is None else raw
+        name = "sent policy"
         if raw is None:
-            raise OSError("the gateway was started without a policy file")
+            if self._source is None:
+                raise OSError("the gateway was started without a policy file")
+            name, raw = str(self._source.path), self._source.path.read_bytes()
         policy = parse_policy(raw, name)
         if self._source is not None:
             policy = self._source.with_overrides(policy)

@@ -94,10 +94,12 @@ class Sender:
         signals, record = outgoing.signals, outgoing.record
         tokens = signals.prompt_tokens + (signals.max_output_tokens or ANSWER_TOKENS_GUESS)
         failure: GatewayError | None = None
+        out_of_reach: list[str] = []
         for name in (decision.pool, *decision.fallbacks):
             pool = self._pools[name]
             body, record.changed = patch(outgoing.view, signals, pool)
             tried: list[str] = []
+            last = ""
             while (lease := await self._admit(pool, outgoing, tokens, tried, decision.only_replica)) is not None:
                 record.pool, record.replica, record.affinity = name, lease.replica.label, lease.affinity
                 record.admitted_s = record.admitted_s or time.monotonic()
@@ -108,7 +110,7 @@ class Sender:
                     record.first_byte_s = response.head_s
                     lease.has_begun = response.has_begun
                 except ConnectFailed as failed:
-                    failure = failed.error
+                    failure, last = failed.error, failed.error.message
                     tried.append(lease.replica.label)
                     if lease.replica.mark("down", failure.message):
                         log.warning("pool %s: replica %s is down: %s", name, lease.replica.full_name, failure.message)
@@ -130,12 +132,11 @@ class Sender:
                         return lease, response
                     response.abandon()
                     lease.release()
-        failure = failure or Unreachable(_why_none(self._pools[decision.pool]))
+            out_of_reach.append(_why_none(pool, last, decision.only_replica))
+        what = "; ".join(out_of_reach)
         if decision.only_replica is not None:
-            what = "the response that this one follows is stored on a replica that can't be reached: "
-        else:
-            what = f"pool {decision.pool}: none of {len(self._pools[decision.pool].replicas)} replicas can be reached; last: "
-        raise type(failure)(what + failure.message, retry_after_s=2)
+            what = f"the response that this one follows is stored on a replica that can't be reached: {what}"
+        raise (type(failure) if failure is not None else Unreachable)(what, retry_after_s=2)
 
     @staticmethod
     async def _admit(pool: Pool, outgoing: Outgoing, tokens: int, tried: Sequence[str], only: str | None) -> Lease | None:
@@ -212,11 +213,19 @@ class Sender:
             lease.release()
 
 
-def _why_none(pool: Pool) -> str:
-    """Why no replica could even be tried."""
-    if any(r.draining for r in pool.replicas):
-        return "it is drained"
-    return "it has no replica any more"
+def _why_none(pool: Pool, last: str, only: str | None) -> str:
+    """Why no replica of a pool, or not the only one that could serve it, has taken a request.
+
+    Args:
+        pool: the pool.
+        last: what the last try came to; empty when there was none.
+        only: label of that one replica.
+    """
+    count = len(pool.replicas)
+    if last:
+        many = count > 1 and only is None
+        return f"pool {pool.name}: {f'none of its {count} replicas can be reached; last: ' if many else ''}{last}"
+    return f"pool {pool.name} {'is drained' if any(r.draining for r in pool.replicas) else 'has no replica any more'}"
 
 
 async def _ask(connections: ConnectionPool, make_request: Callable[[], bytes | list[bytes]]) -> Response:

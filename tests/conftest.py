@@ -1,6 +1,7 @@
 """What all tests share: the hypothesis profile, and a way to run coroutines in which blocking calls fail the test."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from pathlib import Path
@@ -31,6 +32,20 @@ def run() -> Run[Any]:
             return asyncio.run(coroutine)
 
     return run_it
+
+
+@pytest.fixture(autouse=True)
+def same_logging() -> Iterator[None]:
+    """What a command run inside this process did to logging ends with its test: its stream is the test's, and closed then."""
+    loggers = [logging.getLogger(name) for name in ("", "httpx", "httpcore", "asyncio", "uvicorn")]
+    levels = [logger.level for logger in loggers]
+    handlers = set(loggers[0].handlers)
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    for handler in set(loggers[0].handlers) - handlers:
+        if type(handler) is logging.StreamHandler:  # pytest's own, which come and go, are of its own kinds
+            loggers[0].removeHandler(handler)
 
 
 @pytest.fixture(scope="module")

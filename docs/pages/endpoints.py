@@ -32,8 +32,7 @@ HEADERS_READ: Mapping[str, str] = {
     "x-request-id": "Echoed in the answer, and kept as `client_request_id` in the decision record, when it is one "
     "value of 1 to 128 plain characters. Not sent on: the engine gets an id for each attempt.",
     "x-claude-code-agent-id, x-openai-subagent, x-parent-session-id": "Mark a request as a sub-agent's; the first "
-    "two also tell sub-agents of one session "
-    "apart.",
+    "two also tell sub-agents of one session apart, Codex's together with `thread-id`.",
     "user-agent": "Tells the client (signal `client`).",
     "traceparent, tracestate": "Go on to the engine when well formed, as the parent or with the gateway's own span.",
 }
@@ -112,6 +111,9 @@ def endpoints_page() -> str:
     )
 
 
+_OF_FIELDS = {"previous_response_id": ": the session of that response, where this gateway has passed it on"}
+
+
 def session_sources() -> list[str]:
     """Where a session's name comes from, in order: the headers are the code's, the rest is read off `_named_id`."""
     source = inspect.getsource(session._named_id)
@@ -126,7 +128,7 @@ def session_sources() -> list[str]:
         "`session_id` in the JSON header `x-codex-turn-metadata`",
         "header `x-client-session-id`",
         "`session_id` in the JSON text `metadata.user_id`, or its suffix `_session_ID`",
-        *(f"body field `{name}`" for name in ast.literal_eval(fields[1])),
+        *(f"body field `{name}`{_OF_FIELDS.get(name, '')}" for name in ast.literal_eval(fields[1])),
         "nothing of these: a fingerprint of how the conversation begins, which is only a hint",
     ]
 

@@ -161,7 +161,10 @@ def make_control(
 
     @app.post("/v1/decision", dependencies=keyed)
     async def decision(request: Request) -> dict[str, Any]:
-        """What would happen to a request, without doing it: send its body, and `?endpoint=/v1/messages` if not chat."""
+        """What would happen to a request, without doing it: send its body, and `?endpoint=/v1/messages` if not chat.
+
+        It counts as a request of its API key, and takes none of its tokens.
+        """
         path = request.query_params.get("endpoint", "/v1/chat/completions")
         endpoint = ENDPOINTS.get(path.encode())
         if endpoint is None:
@@ -245,7 +248,7 @@ async def _limited_body(request: Request, limit: int) -> bytes:
         async for piece in request.stream():
             body += piece
             if len(body) > limit:
-                raise BodyTooLarge(f"the body is longer than {limit >> 20} MiB")
+                raise BodyTooLarge(f"the body is longer than {limit} bytes")
     except ClientDisconnect:
         raise RequestTimeout("the body did not arrive") from None  # nobody reads this
     return bytes(body)
@@ -254,6 +257,8 @@ async def _limited_body(request: Request, limit: int) -> bytes:
 def _error_response(request: Request, error: GatewayError, status: int) -> Response:
     protocol = "messages" if request.url.path.startswith("/v1/messages") else "chat"
     headers = {"x-switchyard-error": error.code}
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(error.retry_after_s)
     if isinstance(error, Unauthorized):
         headers["www-authenticate"] = "Bearer"
     return Response(error_body(protocol, error), status, headers, "application/json")

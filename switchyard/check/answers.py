@@ -5,7 +5,6 @@ Only complete answers are read, streamed or not. Reasoning is left out: it is no
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 from switchyard.check.events import Message, as_dict, decoded, dicts, read_event
 from switchyard.check.responses import CALL_TEXTS, is_call
+from switchyard.check.tools import read_arguments
 from switchyard.upstream.sse import EventSplitter
 
 Kind = Literal["tool_calls", "text"]
@@ -122,7 +122,7 @@ def _value(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:
-        return json.loads(arguments) if arguments.strip() else {}
+        return read_arguments(arguments) if arguments.strip() else {}
     except (ValueError, RecursionError):
         return arguments
 

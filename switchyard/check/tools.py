@@ -20,6 +20,19 @@ MAX_ARGUMENT_CHARACTERS = 2 * 1024 * 1024  # a client that writes a file sends i
 _STRANGE = re.compile(r"[^\w.:/-]", re.ASCII)
 
 
+def read_arguments(text: str) -> Any:
+    """The arguments of a call as the value they are written for.
+
+    Raises:
+        ValueError, RecursionError: they are no JSON. `NaN` and `Infinity` are Python's, no client reads them.
+    """
+    return json.loads(text, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
 @dataclass(frozen=True, slots=True)
 class _Tool:
     """One tool, as far as its calls can be judged.
@@ -71,7 +84,7 @@ class GivenTools:
         if len(arguments) > MAX_ARGUMENT_CHARACTERS:
             return f"the arguments for {_shown(name)} are longer than {MAX_ARGUMENT_CHARACTERS} characters"
         try:
-            value = json.loads(arguments, parse_constant=_refuse)
+            value = read_arguments(arguments)
         except RecursionError:
             return f"the arguments for {_shown(name)} are nested too deep"
         except ValueError:
@@ -179,10 +192,6 @@ def _misfit_of(name: str, tools: list[_Tool], value: Any) -> str | None:
 def _shown(name: str) -> str:
     """A tool's name for a record: a model may have put anything there."""
     return _STRANGE.sub("?", name[:64]) or "a tool without a name"
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(constant)  # NaN and Infinity are Python's, no client reads them
 
 
 def _decoded(raw: msgspec.Raw | None) -> Any:

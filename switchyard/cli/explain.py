@@ -48,7 +48,7 @@ def run(given: argparse.Namespace) -> int:
         raise CommandFailed("\n".join(f"{given.policy}: {p.key}: {p.message}" for p in error.problems), NOT_GOOD) from None
     try:
         view = RequestView(endpoint.protocol, Body(read_bytes(given.request)), headers, counting=endpoint.counting)
-        found = asyncio.run(gateway.pipeline.explain(view))
+        found = asyncio.run(gateway.pipeline.explain(view, "explain"))
     except GatewayError as error:
         refusal = {"status": error.status, "code": error.code, "message": error.message}
         print(

@@ -20,7 +20,12 @@ MAX_DEPTH = 32
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLAIN_TAGS = frozenset({"str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value"})
-_VARIABLE = re.compile(r"\$\{([^}:]*)(?::-([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{([^}]*)\}?")
+_PARTS = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{).)*))?\}", re.DOTALL)
+_BRACES = (
+    'inside { } and [ ] a variable needs quotes, like "${NAME}"; for a number or true and false, write the block over several '
+    "lines without them"
+)
 _QUOTED = {"'", '"', "|", ">"}
 INT = re.compile(r"-?(0|[1-9][0-9]*)")
 FLOAT = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+")
@@ -103,7 +108,8 @@ class Document:
         if "\t" in indent:
             self.problems.append(Problem(self.file, line, column, "", "a tab in the indentation", "indent with spaces"))
         else:
-            self.problems.append(Problem(self.file, line, column, "", f"not readable as YAML: {problem}"))
+            hint = _BRACES if "${" in source else ""
+            self.problems.append(Problem(self.file, line, column, "", f"not readable as YAML: {problem}", hint))
 
     def _mark(self, path: KeyPath, node: Any) -> None:
         self.places[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
@@ -139,6 +145,8 @@ class Document:
                 self.problems.append(Problem(self.file, line, column, dotted(here), f"the key {key} is given twice", hint))
                 continue
             self._mark(here, key_node)
+            if "${" in key:
+                self.add(here, f"the key {key} has a variable in it", "variables stand in values")
             if key_node.style not in _QUOTED and (surprise := _surprise(key)):
                 self.add(here, surprise)
             found[key] = self._convert(value_node, here)
@@ -165,10 +173,11 @@ class Document:
         """Put in the environment's values; done after parsing, so that no value can change the file's structure."""
 
         def value(match: re.Match[str]) -> str:
-            name, default = match[1], match[2]
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                self.add(path, f"${{{name}}} is no variable", "write ${NAME} or ${NAME:-default}")
+            parts = _PARTS.fullmatch(match[0])
+            if parts is None:
+                self.add(path, f"{match[0]} is no variable", "write ${NAME} or ${NAME:-default}")
                 return ""
+            name, default = parts[1], parts[2]
             if default is None:
                 self.required.append(name)
             found = self._environment.get(name)

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from switchyard.config.policy import Policy
+from switchyard.config.rule import Rule
 
 
 def describe_changes(old: Policy, new: Policy) -> list[str]:
@@ -28,13 +29,15 @@ def _changes(old: Policy, new: Policy) -> Iterator[str]:
     for name in _gone(new.pools, old.pools):
         block = new.pools[name]
         yield f"pool {name} is new: {block.source or f'{len(block.listed)} replicas'} of {block.model}"
-    for name in old.pools.keys() & new.pools.keys():
+    for name in (n for n in new.pools if n in old.pools):
         yield from _pool_changes(name, old, new)
     for name in _gone(old.routes, new.routes):
         yield f"route {name} is gone"
     for name in _gone(new.routes, old.routes):
         yield f"route {name} is new"
-    for name in old.routes.keys() & new.routes.keys():
+    if [name for name in old.routes if name in new.routes] != [name for name in new.routes if name in old.routes]:
+        yield "routes are in another order, which is the one in which aliases with * are tried"
+    for name in (n for n in new.routes if n in old.routes):
         yield from _route_changes(name, old, new)
 
 
@@ -65,9 +68,18 @@ def _route_changes(name: str, old: Policy, new: Policy) -> Iterator[str]:
         if key == "choose":
             yield f"route {name}: thresholds are {_steps(after.choose)}, were {_steps(before.choose)}"
         elif key == "rules":
-            yield f"route {name}: {len(after.rules)} rules, were {len(before.rules)}"
+            yield from _rule_changes(name, before.rules, after.rules)
         else:
             yield f"route {name}: {key} is {_short(getattr(after, key))}, was {_short(getattr(before, key))}"
+
+
+def _rule_changes(name: str, before: tuple[Rule, ...], after: tuple[Rule, ...]) -> Iterator[str]:
+    gone = [rule for rule in before if rule not in after]
+    new = [rule for rule in after if rule not in before]
+    yield from (f"route {name}: a rule is gone: {_short(rule)}" for rule in gone)
+    yield from (f"route {name}: a rule is new, number {after.index(rule) + 1}: {_short(rule)}" for rule in new)
+    if not gone and not new:
+        yield f"route {name}: its rules are in another order, or one stands twice"
 
 
 def _gone(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
@@ -79,10 +91,12 @@ def _differing(before: BaseModel, after: BaseModel) -> list[str]:
 
 
 def _steps(choose: Any) -> str:
-    return ", ".join(f"{s.use} from {s.p_at_least:g}" if s.p_at_least is not None else s.use for s in choose)
+    return ", ".join(f"{s.use} from {s.p_at_least}" if s.p_at_least is not None else s.use for s in choose)
 
 
 def _short(value: Any) -> str:
+    if value is None:
+        return "left out"
     if isinstance(value, BaseModel):
         return str(value.model_dump(exclude_defaults=True, by_alias=True) or "as by default")
     if isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
@@ -101,18 +115,21 @@ class PolicyFile:
     def __init__(self, path: Path, overrides: Mapping[str, Any] | None = None) -> None:
         self.path = path
         self._overrides = dict(overrides or {})
-        self._seen = self._look()
+        self._seen = self._latest = self._look()
 
     def with_overrides(self, policy: Policy) -> Policy:
         """The policy as the command line changes it."""
         return policy.model_copy(update={"server": policy.server.model_copy(update=self._overrides)})
 
     def changed(self) -> bool:
-        """Whether the file differs since the last call; an editor's half-written state shows as one more change."""
-        now = self._look()
-        if now == self._seen or now is None:
+        """Whether the file differs from what was read last, and nobody has written to it since the call before this one.
+
+        So a file that is being written slowly is not read half.
+        """
+        before, self._latest = self._latest, self._look()
+        if self._latest in (None, self._seen) or self._latest != before:
             return False
-        self._seen = now
+        self._seen = self._latest
         return True
 
     def _look(self) -> tuple[int, int, int] | None:

@@ -105,15 +105,16 @@ def decide_by_facts(name: str, route: Route, candidates: Candidates, signals: Si
     Raises:
         InvalidRequest: the client names a pool in `x-switchyard-pool` that the route doesn't have.
     """
+    asked = signals.view.headers.get("x-switchyard-pool")
+    if asked and asked not in candidates.pools:
+        who = f"route {name}" if name else "this model"
+        raise InvalidRequest(
+            f"x-switchyard-pool asks for {asked[:64]}; for this request {who} can use {', '.join(candidates.pools)}"
+        )
     if route.use is not None:
         why = f"route {name} always uses {route.use}" if name else "the client asks for this pool by name"
         return Decision(name, route.use, (), "named", (why,))
-    asked = signals.view.headers.get("x-switchyard-pool")
     if asked:
-        if asked not in candidates.pools:
-            raise InvalidRequest(
-                f"x-switchyard-pool asks for {asked[:64]}; for this request route {name} can use {', '.join(candidates.pools)}"
-            )
         return Decision(name, asked, (), "asked", ("the client asks for this pool",))
     for rule in route.rules:
         if rule.use in candidates.pools and matches(rule, signals):
@@ -138,14 +139,14 @@ def decide_by_score(name: str, route: Route, candidates: Candidates, outcomes: S
         return Decision(name, pool, _fallbacks(pool, route, candidates), "otherwise", (why, *notes[1:]), degraded=degraded)
     for step in route.choose:
         if step.use in candidates.pools and (step.p_at_least is None or scored.p >= step.p_at_least):
-            limit = f" >= {step.p_at_least:g}" if step.p_at_least is not None else _below(route, candidates, scored.p)
+            limit = f" >= {step.p_at_least}" if step.p_at_least is not None else _below(route, candidates, scored.p)
             return Decision(
                 name, step.use, _fallbacks(step.use, route, candidates), "score",
-                (f"p {scored.p:.2f}{limit} by {scored.by}", *notes),
+                (f"p {_shown(scored.p, route)}{limit} by {scored.by}", *notes),
                 scored.p, scored.by, degraded, raw_p=scored.raw_p,
             )  # fmt: skip
     pool = nearest_capable(route.default_pool, route, candidates)
-    reason = f"otherwise: p {scored.p:.2f} by {scored.by} reaches no threshold"
+    reason = f"otherwise: p {_shown(scored.p, route)} by {scored.by} reaches no threshold"
     return Decision(
         name, pool, _fallbacks(pool, route, candidates), "otherwise", (reason, *notes), scored.p, scored.by, degraded,
         raw_p=scored.raw_p,
@@ -186,4 +187,11 @@ def nearest_capable(wanted: str, route: Route, candidates: Candidates) -> str:
 
 def _below(route: Route, candidates: Candidates, p: float) -> str:
     limits = [s.p_at_least for s in route.choose if s.p_at_least is not None and s.use in candidates.pools and p < s.p_at_least]
-    return f" < {min(limits):g}" if limits else ""
+    return f" < {min(limits)}" if limits else ""
+
+
+def _shown(p: float, route: Route) -> str:
+    """P with two digits, or as many as it takes to be on the right side of every threshold."""
+    limits = [step.p_at_least for step in route.choose if step.p_at_least is not None]
+    texts = (f"{p:.{digits}f}" for digits in range(2, 8))
+    return next((text for text in texts if all((float(text) >= limit) == (p >= limit) for limit in limits)), str(p))

@@ -27,15 +27,21 @@ class PressureRelief:
         self._decisions = 0.0
         self._moved = 0.0
 
-    def apply(self, decision: Decision, candidates: Sequence[str], queues: Callable[[str], bool]) -> Decision:
-        """Move a scored decision whose pool queues, if its score is borderline and a neighbour has room."""
+    def apply(
+        self, decision: Decision, candidates: Sequence[str], queues: Callable[[str], bool], count: bool = True
+    ) -> Decision:
+        """Move a scored decision whose pool queues, if its score is borderline and a neighbour has room.
+
+        It is counted; without `count`, it is only said what would be.
+        """
         if decision.p is None or decision.pool not in candidates:
             return decision
         fade = 1 - 1 / HORIZON
-        self._decisions = self._decisions * fade + 1
-        self._moved *= fade
+        decisions, moved = self._decisions * fade + 1, self._moved * fade
+        if count:
+            self._decisions, self._moved = decisions, moved
         p = decision.p
-        if not queues(decision.pool) or self._moved + 1 > max(1.0, self.settings.at_most * self._decisions):
+        if not queues(decision.pool) or moved + 1 > max(1.0, self.settings.at_most * decisions):
             return decision
         near = [limit for limit in self._limits if abs(p - limit) <= self.settings.band]
         if not near:
@@ -44,7 +50,8 @@ class PressureRelief:
         step = -1 if min(near, key=lambda limit: abs(p - limit)) > p else 1  # just missed a smaller pool, or just made it
         if not 0 <= at + step < len(candidates) or queues(candidates[at + step]):
             return decision
-        self._moved += 1
+        if count:
+            self._moved += 1
         to = candidates[at + step]
         reasons = (f"pressure: {decision.pool} queues and p {p:.2f} is borderline", *decision.reasons)
         return replace(decision, pool=to, fallbacks=tuple(candidates[at + step + 1 :]), kind="pressure", reasons=reasons)

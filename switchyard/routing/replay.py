@@ -8,7 +8,7 @@ guessed. Pure: no files, no clock, no event loop. Counting is `tally.py`, readin
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar, cast
 
 from switchyard.config.policy import Policy
@@ -117,7 +117,7 @@ class Replay:
         """See `deciding.Stored`: where the response that the record at hand follows was stored."""
         return self._record.decision.pool, self._record.replica
 
-    def remember(self, response_id: str, pool: str, replica: str) -> None:
+    def remember(self, response_id: str, pool: str, replica: str, session: str = "", key_name: str = "") -> None:
         """See `deciding.Stored`: nothing new is stored in a replay."""
 
     def decide(self, record: Recorded) -> Verdict:
@@ -161,7 +161,7 @@ class Replay:
             self._guessed.add(key)
             pin = Pin(old.pool, turns)
             self._pins.put(name, session, pin)
-        held_by_rule = pin is not None and bool(pin.held_pool) and turns < pin.until_turn
+        held_by_rule = pin is not None and pin.turns_left(turns) > 0
         decision = _finish(self._decider.decide(target, cast(Signals, RecordedSignals(record)), session))
         if target.route.use is not None or (decision.kind == "held" and (record.follows_stored or held_by_rule)):
             return decision, True
@@ -184,7 +184,7 @@ class Replay:
         """A request about which nothing is known stays where it was, and its session counts as guessed."""
         pin = self._pins.get(route, session) or Pin("", 0)
         turns = record.signals.get("turns", pin.turn)
-        self._pins.put(route, session, Pin(record.decision.pool, turns, pin.until_turn, pin.held_pool))
+        self._pins.put(route, session, replace(pin, pool=record.decision.pool, turn=turns))
         self._guessed.add((route, session.key))
 
     def _see_queues(self, record: Recorded, pools: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -45,11 +45,19 @@ class Session:
         return self.source != "fingerprint"
 
 
-def identify(signals: Signals) -> Session:
-    """Find the session, by the order of names that clients use; else from how the conversation begins."""
+def identify(signals: Signals, session_of: Callable[[str, str], str] = lambda response_id, key_name: "") -> Session:
+    """Find the session, by the order of names that clients use; else from how the conversation begins.
+
+    Args:
+        signals: of the request.
+        session_of: key of the session that a stored response belongs to, by its id and the API key; empty where it is not
+            known.
+    """
     view = signals.view
     source, id_ = _named_id(signals)
-    agent = view.headers.get("x-claude-code-agent-id", "")[:MAX_ID_CHARACTERS] or view.headers.get("x-openai-subagent", "")[:64]
+    if source == "previous_response_id" and (key := session_of(id_, view.key_name)):
+        return Session(key, source)
+    agent = _agent(view.headers)
     if id_:
         material = id_.encode()
     else:
@@ -58,6 +66,13 @@ def identify(signals: Signals) -> Session:
         material = "\0".join(who).encode(errors="replace") + signals.opening
     scope = "\0".join(("", view.key_name, agent, signals.request_class))
     return Session(blake2b(material + scope.encode(errors="replace"), digest_size=8).hexdigest(), source)
+
+
+def _agent(headers: Mapping[str, str]) -> str:
+    """Which of a session's agents asks; empty for the main one. Codex names a sub-agent's kind, and its thread apart."""
+    if (agent := headers.get("x-claude-code-agent-id", "")[:MAX_ID_CHARACTERS]) or "x-openai-subagent" not in headers:
+        return agent
+    return f"{headers['x-openai-subagent'][:64]}\0{headers.get('thread-id', '')[:MAX_ID_CHARACTERS]}"
 
 
 def _named_id(signals: Signals) -> tuple[str, str]:
@@ -108,10 +123,14 @@ class Pin:
     """What a session had last.
 
     Attributes:
-        pool: the pool of its latest decision of its own.
+        pool: the pool of its latest decision of its own; empty before there was one.
         turn: human turns in the conversation then: the same number is the same tool loop.
         until_turn: first human turn at which `held_pool` no longer counts.
         held_pool: a pool that a rule holds it on for some turns.
+        loop_pool: where the tool loop of `loop_turn` runs, when that is no decision of the session's own: no classifier
+            could be asked, a rule that holds for nothing else matched, or a pool out of reach was stood in for.
+        loop_turn: human turns then.
+        low_turn: fewest human turns seen since, when that is less than `turn`: the history was compacted. 0 before.
         seen_s: when it was last used.
     """
 
@@ -119,19 +138,42 @@ class Pin:
     turn: int
     until_turn: int = 0
     held_pool: str = ""
+    loop_pool: str = ""
+    loop_turn: int = 0
+    low_turn: int = 0
     seen_s: float = 0.0
+
+    def turns_left(self, turn: int) -> int:
+        """For how many turns, this one included, a rule still holds the session; after a compaction, counted from there."""
+        since = self.turn if turn >= self.turn else self.low_turn or turn
+        return max(0, self.until_turn - self.turn - (turn - since)) if self.held_pool else 0
+
+    def after(self, turn: int, tool_loop: bool) -> Pin:
+        """What is to be remembered once it has held a request: that the history has shrunk, that a loop begins anew."""
+        low_turn = turn if turn < (self.low_turn or self.turn) else self.low_turn
+        loop_pool = "" if turn == self.loop_turn and not tool_loop else self.loop_pool
+        if (low_turn, loop_pool) == (self.low_turn, self.loop_pool):
+            return self
+        return replace(self, low_turn=low_turn, loop_pool=loop_pool)
+
+    def is_same_turn(self, turn: int) -> bool:
+        """Whether the human has said nothing new: as many turns as before, or as many as a compaction has left."""
+        return turn <= self.turn and (self.low_turn == 0 or turn <= self.low_turn or turn == self.turn)
 
     def as_text(self) -> str:
         """For other gateways; names have no tabs."""
-        return f"{self.pool}\t{self.turn}\t{self.until_turn}\t{self.held_pool}"
+        return (
+            f"{self.pool}\t{self.turn}\t{self.until_turn}\t{self.held_pool}"
+            f"\t{self.loop_pool}\t{self.loop_turn}\t{self.low_turn}"
+        )
 
     @staticmethod
     def from_text(text: str) -> Pin | None:
         """What another gateway wrote; None when it makes no sense here."""
         parts = text.split("\t")
-        if len(parts) != 4 or not all(turn.isdecimal() and len(turn) < 10 for turn in parts[1:3]):
+        if len(parts) != 7 or not all(parts[n].isdecimal() and len(parts[n]) < 10 for n in (1, 2, 5, 6)):
             return None
-        return Pin(parts[0], int(parts[1]), int(parts[2]), parts[3])
+        return Pin(parts[0], int(parts[1]), int(parts[2]), parts[3], parts[4], int(parts[5]), int(parts[6]))
 
 
 class Pins:
@@ -195,12 +237,16 @@ def held_pool(pin: Pin | None, decide_per: str, turn: int, tool_loop: bool, cert
     """
     if pin is None:
         return None
-    if pin.held_pool and turn < pin.until_turn:
-        return pin.held_pool, f"a rule holds the session until turn {pin.until_turn}"
+    if (left := pin.turns_left(turn)) > 0:
+        return pin.held_pool, f"a rule holds the session, for {left} more turn{'s' if left > 1 else ''} with this one"
+    if tool_loop and pin.loop_pool and turn == pin.loop_turn:
+        return pin.loop_pool, "the tool loop goes on where it began"
+    if not pin.pool:
+        return None
     if tool_loop and turn <= pin.turn:
         return pin.pool, "the tool loop goes on where it began"
     if not certain or decide_per == "request":
         return None
     if decide_per == "session":
         return pin.pool, "the session was decided before"
-    return (pin.pool, "the same turn as before") if turn <= pin.turn else None
+    return (pin.pool, "the same turn as before") if pin.is_same_turn(turn) else None

@@ -50,13 +50,14 @@ class ShareControl:
         """The pool's share of the recent decisions, 0..1."""
         return self._given / self._decisions if self._decisions else 0.0
 
-    def apply(self, decision: Decision, candidates: Sequence[str]) -> Decision:
-        """Move a scored decision if the share asks for it, and count it."""
+    def apply(self, decision: Decision, candidates: Sequence[str], count: bool = True) -> Decision:
+        """Move a scored decision if the share asks for it, and count it; without `count`, only say what would be."""
         if decision.p is None or self._pool not in candidates or len(candidates) < 2:
             return decision
         natural = decision.pool == self._pool
         wanted = self._wants(decision.p, natural)
-        self._remember(decision.p, wanted)
+        if count:
+            self._remember(decision.p, wanted)
         if wanted == natural:
             return decision
         at = list(candidates).index(self._pool)

@@ -6,7 +6,9 @@ few tokens to each message, which are allowed for. So a count is near the engine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
+from functools import partial
+from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,23 +36,47 @@ def why_no_tokenizer(path: str) -> str | None:
     return None
 
 
-def load_tokenizer(path: str) -> Count:
-    """A count by a `tokenizer.json`.
+class FileCount:
+    """A `Count` by a `tokenizer.json`.
+
+    Args:
+        encode: gives the tokens of each text.
+        digest: of the file's content.
+    """
+
+    def __init__(self, encode: Callable[[list[str]], Sequence[Sized]], digest: str) -> None:
+        self._encode = encode
+        self.digest = digest
+
+    def __call__(self, texts: Sequence[str]) -> int:
+        """Tokens of the texts together."""
+        return sum(map(len, self._encode(list(texts))))
+
+
+def load_tokenizer(path: str, known: FileCount | None = None) -> FileCount:
+    """A count by a file.
+
+    Args:
+        path: of a `tokenizer.json`.
+        known: made from it before; it is given back while the file is the same.
 
     Raises:
-        ValueError: the file is none.
+        ValueError: the file is none, or can't be read.
     """
     from tokenizers import Tokenizer
 
     try:
-        tokenizer = Tokenizer.from_file(path)
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror}") from None
+    digest = blake2b(raw).hexdigest()
+    if known is not None and known.digest == digest:
+        return known
+    try:
+        tokenizer = Tokenizer.from_buffer(raw)
     except Exception as error:  # noqa: BLE001  # the package raises nothing narrower
         raise ValueError(f"{path} is no tokenizer.json: {error}") from None
-
-    def count(texts: Sequence[str]) -> int:
-        return sum(len(encoding) for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False))
-
-    return count
+    return FileCount(partial(tokenizer.encode_batch, add_special_tokens=False), digest)
 
 
 def count_prompt(view: RequestView, count: Count) -> int:

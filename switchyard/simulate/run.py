@@ -117,7 +117,7 @@ class Simulation:
         """See `deciding.Stored`: nothing is stored here, so a follow-up is decided like any other request."""
         return None
 
-    def remember(self, response_id: str, pool: str, replica: str) -> None:
+    def remember(self, response_id: str, pool: str, replica: str, session: str = "", key_name: str = "") -> None:
         """See `deciding.Stored`."""
 
     # ---- running ----

@@ -26,7 +26,10 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "switchyard_requests": ("Requests that have ended.", ("route", "pool", "protocol", "status", "outcome")),
     "switchyard_errors": ("Answers of the gateway's own making, by code.", ("code",)),
     "switchyard_limited": ("Requests over a limit of their API key, by key and limit.", ("key", "limit")),
-    "switchyard_decisions": ("Decisions by what settled them.", ("route", "pool", "kind")),
+    "switchyard_decisions": (
+        "Decisions by what settled them; `classifier` is empty where no score was made.",
+        ("route", "pool", "kind", "classifier"),
+    ),
     "switchyard_classifier_failures": (
         "Requests decided while a classifier was down, late or talked nonsense.",
         ("route",),
@@ -69,7 +72,7 @@ ASKED: dict[str, tuple[str, tuple[str, ...]]] = {
         ("classifier", "result"),
     ),
     "switchyard_classifier_abstentions": (
-        "Requests that such a classifier gave no score, by reason.",
+        "Requests that a classifier gave no score, by reason.",
         ("classifier", "reason"),
     ),
     "switchyard_classifier_seconds": ("Time that answered questions took together.", ("classifier",)),
@@ -163,8 +166,10 @@ class Metrics(Collector):
         if record.escalation:
             counters["switchyard_escalations"][(record.route,)] += 1
         if record.decision:
-            counters["switchyard_decisions"][(record.route, record.decision["pool"], record.decision["kind"])] += 1
-            if record.decision["degraded"]:
+            decision = record.decision
+            settled = (record.route, decision["pool"], decision["kind"], decision["classifier"])
+            counters["switchyard_decisions"][settled] += 1
+            if decision["degraded"]:
                 counters["switchyard_classifier_failures"][(record.route,)] += 1
             self._observe("switchyard_decide_seconds", (), record.decided_s - record.began_s)
         if not pool:

@@ -46,6 +46,20 @@ def test_requests_per_minute(start: Start, engine: Engine, kind: str) -> None:
     assert gateway.metric("switchyard_errors_total", code="rate_limit_exceeded") == 2
 
 
+def test_a_decision_without_its_request_counts_as_a_request(start: Start, engine: Engine) -> None:
+    """It may cost a judge's answer. It takes no tokens, and no place."""
+    limits = {"requests_per_minute": 3, "tokens_per_minute": 2_000, "concurrent_requests": 1}
+    gateway = start(Gateway(limited(engine, default=limits), keys=KEYS))
+    client = gateway.client("one")
+    _, body = ask("chat", "word " * 3_000)
+    assert [client.post("/v1/decision", body).status for _ in range(4)] == [200, 200, 200, 429]
+    refused = client.post("/v1/decision", body)
+    assert (refused.code, refused.json()["error"]["type"]) == ("rate_limit_exceeded", "rate_limit_error")
+    assert 1 <= int(refused.header("retry-after") or 0) <= 61
+    assert client.post(*ask("chat")).status == 429
+    assert gateway.client("two").post("/v1/decision", body).status == 200
+
+
 def test_tokens_are_counted_as_the_engine_counts_them(start: Start, engine: Engine) -> None:
     """Each answer says 13 tokens; more than a thousand were reserved for each."""
     gateway = start(Gateway(limited(engine, default={"tokens_per_minute": 1_300}), keys=KEYS))

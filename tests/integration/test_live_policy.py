@@ -209,8 +209,8 @@ def test_a_bad_policy_changes_nothing(start: Start) -> None:
             continue
         answer = client.post("/admin/policy", bad)
         assert answer.status == 400
-        assert answer.json()["problems"]
-    assert "policy_problem" in gateway.ready().json()
+        assert all(problem.startswith("sent policy:") for problem in answer.json()["problems"])
+    assert "policy_problem" not in gateway.ready().json(), "who sent it was told; the gateway's own file is good"
     assert gateway.metric("switchyard_policy_reloads_total", result="refused") == 3
     assert client.post(*ask("chat", model="auto")).status == 200
 
@@ -220,10 +220,10 @@ def test_the_file_is_watched(tmp_path: Path, start: Start) -> None:
     serve: Serve = start(Serve(routed([engine], 0.5), tmp_path))
     serve.wait_ready()
     serve.file.write_text(json.dumps(routed([engine], 0.6)))
-    eventually(lambda: "new policy: route auto: thresholds are small from 0.6" in serve.output, 5)
+    eventually(lambda: "new policy: route auto: thresholds are small from 0.6" in serve.output, 30)
     serve.file.write_text("version: 1\npols: {}\n")
-    eventually(lambda: "did you mean pools?" in serve.ready().json().get("policy_problem", ""), 5)
+    eventually(lambda: "did you mean pools?" in serve.ready().json().get("policy_problem", ""), 30)
     serve.file.write_text(json.dumps(routed([engine], 0.7)))
     serve.process.send_signal(signal.SIGHUP)
-    eventually(lambda: "small from 0.7" in serve.output, 5)
+    eventually(lambda: "small from 0.7" in serve.output, 30)
     assert "policy_problem" not in serve.ready().json()

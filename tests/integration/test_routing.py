@@ -247,6 +247,26 @@ def test_a_tool_loop_is_held(world: World) -> None:
             assert "tool loop" in answer.reason
 
 
+def test_a_loop_that_began_on_a_stand_in_stays_there_when_the_pool_is_back(start: Start) -> None:
+    small, big = start(Engine("s")), start(Engine("b"))
+    route = {"classify": [{"type": "embedded"}], "choose": [{"p_at_least": 0.85, "use": "small"}, {"use": "big"}]}
+    gateway: Gateway = start(Gateway(policy({"small": pool(small), "big": pool(big)}, {"auto": route})))
+    client, session = gateway.client(), [("x-session-id", "s")]
+
+    def turn(*texts: str, loop: int = 0) -> Answer:
+        path, body = ask("chat", "", "auto", messages=history(*texts, loop=loop), tools=[TOOL])
+        return client.post(path, body, session)
+
+    small.shut()
+    answer = turn("Say hello.")
+    assert (answer.pool, answer.reason.startswith("no replica of small can be reached")) == ("big", True)
+    small.listen()
+    eventually(lambda: gateway.metric("switchyard_replica_up", pool="small") == 1, 30)
+    answer = turn("Say hello.", loop=1)
+    assert (answer.pool, answer.reason) == ("big", "the tool loop goes on where it began")
+    assert turn("Say hello.", "Say thanks.").pool == "small", "the session has never left it"
+
+
 def test_a_session_only_goes_up(world: World) -> None:
     session = [("x-session-id", "up-1")]
     pools = [world.ask(messages=history(*texts), headers=session).pool for texts in ([EASY], [EASY, HARD], [EASY, HARD, EASY])]

@@ -3,6 +3,8 @@
 import asyncio
 from unittest.mock import Mock
 
+import pytest
+
 from switchyard.errors import Unreachable
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Lease
@@ -49,5 +51,32 @@ def test_who_is_next_in_the_queue_does_not_get_the_place_where_no_connection_cam
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         lease.release()
+
+    run(body())
+
+
+def test_every_pool_that_was_tried_is_named_with_its_own_replica(run):
+    """The last replica of the second pool is no replica of the first."""
+
+    async def body() -> None:
+        pools = {name: pool_of(n=n, name=name) for name, n in (("small", 1), ("mid", 1), ("big", 2))}
+        pools["mid"].list_replicas([])
+
+        def connections_to(pool, replica):
+            async def send(request, fresh=False):
+                raise ConnectFailed(Unreachable(f"{replica.full_name} can't be reached"))
+
+            return Mock(send=send, host_header=b"h")
+
+        sender = Sender(pools, connections_to, {}, RetryBudget())
+        with pytest.raises(Unreachable) as failed:
+            await sender.send(outgoing(), Decision("auto", "small", ("mid", "big"), "score", ("p",)))
+        with pytest.raises(Unreachable) as lost:
+            await sender.send(outgoing(), Decision("auto", "big", (), "held", ("stored",), only_replica="r1"))
+        assert lost.value.message.endswith("on a replica that can't be reached: pool big: r1 can't be reached")
+        small, mid, big = failed.value.message.split("; pool ")
+        assert small == "pool small: r0 can't be reached"
+        assert mid == "mid has no replica any more"
+        assert big.startswith("big: none of its 2 replicas can be reached; last: r")
 
     run(body())

@@ -9,14 +9,35 @@ from __future__ import annotations
 
 from switchyard.routing.classify.base import scored
 from switchyard.routing.classify.reading import Reading
-from switchyard.routing.classify.scope import LONGEST, leans, too_few_known, trivial, why_not
+from switchyard.routing.classify.scope import (
+    CODE,
+    LONGEST,
+    NO_QUESTION,
+    TOO_LONG,
+    UNKNOWN_WORDS,
+    WORK,
+    leans,
+    too_few_known,
+    trivial,
+    why_not,
+)
 from switchyard.routing.classify.scorer import Scorer
+from switchyard.routing.classify.stats import Abstention, AskStats
 from switchyard.routing.decision import Outcome
 from switchyard.routing.signals import BYTES_PER_TOKEN, Signals
 
 NAME = "embedded"
 MOST_CODE = 0.2  # share of lines
 MOST_ELSEWHERE = 2_000  # bytes of prompt besides the text, as a short system message has
+NO_TEXT = "no text by a human to look at"
+TOOLS = "tools are offered; nothing was learned about such turns"
+ELSEWHERE = "most of the prompt is not in the last message"
+LEANS = "it leans on what was said before"
+REASONS: dict[str, Abstention] = {
+    NO_TEXT: "no_text", TOOLS: "tools", ELSEWHERE: "long_prompt", TOO_LONG: "long_text", CODE: "code", WORK: "work",
+    NO_QUESTION: "no_question", UNKNOWN_WORDS: "unknown_words", LEANS: "leans",
+}  # fmt: skip
+"""Why it says nothing, as a metric's label."""
 TRIVIAL_P = 0.9  # a prior, set by hand and not learned: thanks, greetings and asks of a few words may go small
 
 
@@ -36,42 +57,46 @@ class EmbeddedClassifier:
         self.scorer = scorer
         self._bias = bias
         self._scale = scale
+        self.stats = AskStats()
 
     async def score(self, signals: Signals) -> Outcome:
         """p, or why there is none."""
         outcome = self._read_own(signals) if self.scorer.weights.scope == "own" else self._read(signals)
-        return outcome if outcome.p is None else scored(NAME, outcome.p, self._bias, self._scale, outcome.why)
+        if outcome.p is None:
+            self.stats.abstained[REASONS[outcome.why]] += 1
+            return outcome
+        return scored(NAME, outcome.p, self._bias, self._scale, outcome.why)
 
     def _read_own(self, signals: Signals) -> Outcome:
         text = signals.last_human_text[:LONGEST]
         if not text:
-            return Outcome(NAME, why="no text by a human to look at")
+            return Outcome(NAME, why=NO_TEXT)
         reading = Reading(text)
         sums = self.scorer.look_up(reading)
         if too_few_known(reading, sums):
-            return Outcome(NAME, why="too few of its words were learned from")
+            return Outcome(NAME, why=UNKNOWN_WORDS)
         return Outcome(NAME, self.scorer.p(reading, sums), "learned from your own prompts")
 
     def _read(self, signals: Signals) -> Outcome:
         """The reasons to abstain that cost least are looked at first."""
         text = signals.last_human_text
         if not text:
-            return Outcome(NAME, why="no text by a human to look at")
+            return Outcome(NAME, why=NO_TEXT)
         if trivial(text):
             return Outcome(NAME, TRIVIAL_P, "a prior for trivial asks")
         if signals.tools:
-            return Outcome(NAME, why="tools are offered; nothing was learned about such turns")
+            return Outcome(NAME, why=TOOLS)
         if signals.prompt_tokens * BYTES_PER_TOKEN > MOST_ELSEWHERE + 2 * len(text):
-            return Outcome(NAME, why="most of the prompt is not in the last message")
+            return Outcome(NAME, why=ELSEWHERE)
         if len(text) > LONGEST:
-            return Outcome(NAME, why=f"over {LONGEST} characters")
+            return Outcome(NAME, why=TOO_LONG)
         reading = Reading(text)
         sums = self.scorer.look_up(reading)
         why = why_not(text, reading, sums)
         if not why and signals.code_share > MOST_CODE:
-            why = "there is code in it"
+            why = CODE
         if not why and signals.turns > 1 and leans(reading):
-            why = "it leans on what was said before"
+            why = LEANS
         if why:
             return Outcome(NAME, why=why)
         return Outcome(NAME, self.scorer.p(reading, sums), "learned from questions with short answers")

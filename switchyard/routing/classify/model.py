@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -41,7 +42,8 @@ CHOICE = ("yes", "no", "Yes", "No")
 """Labels that a constrained engine keeps to. Both cases: a model that wants to say `No` and may only say `no` is a coin
 toss. Measured on vLLM 0.32: both cases give the p of the free answer within 0.003, lower case alone is up to 0.42 off."""
 _REFUSES_FIELD = frozenset({400, 422})
-_MARKS = " \t\n\"'*`.\u2581\u0120"  # around a word; the last two are how some engines write a leading space
+_MARKS = " \t\n\"'*`.,:;!\u2581\u0120\u010a"  # around a word; the last ones are how some engines write a blank or a line break
+_THOUGHT = re.compile(r"\s*(<|\[think|think\b)", re.IGNORECASE)  # <think>, <|channel|>, [THINK]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,7 @@ class ModelJudge:
         self._count_tokens(body)
         p = _probability(body)
         if p is None:
-            return Reading(None, "unreadable", "the judge's answer has no yes and no")
+            return Reading(None, "unreadable", _why_unreadable(body))
         return Reading(p)
 
     def _prompt(self, signals: Signals) -> str:
@@ -233,6 +235,18 @@ def _probability(body: Any) -> float | None:
     if yes + no < LEAST_MASS:
         return None
     return max(yes, FLOOR) / (max(yes, FLOOR) + max(no, FLOOR))
+
+
+def _why_unreadable(body: Any) -> str:
+    """What is wrong with an answer that has no probability, as far as that can be told without its text."""
+    try:
+        top = _top_tokens(body["choices"][0]["logprobs"])
+        first = max(top, key=lambda one: one[1])[0]
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return "the judge's answer has no log-probabilities"
+    if isinstance(first, str) and _THOUGHT.match(first):
+        return "the judge begins to think, and not with yes or no: take a model that can be told not to"
+    return "the judge's answer has no yes and no"
 
 
 def _top_tokens(logprobs: Any) -> list[tuple[Any, Any]]:

@@ -8,6 +8,11 @@ from switchyard.routing.classify.reading import CHOICES, NUMBERS, Reading, split
 from switchyard.routing.classify.scorer import known_shares
 
 LONGEST = 3_000  # characters; of the texts learned from, one in a thousand is longer
+TOO_LONG = f"over {LONGEST} characters"
+CODE = "there is code in it"
+WORK = "it asks for a text or a change, not for a short answer"
+NO_QUESTION = "it is no question"
+UNKNOWN_WORDS = "too few of its words were learned from"
 LEAST_KNOWN_WORDS = 0.7
 LEAST_KNOWN_PAIRS = 0.2
 
@@ -83,15 +88,15 @@ def trivial(text: str) -> bool:
 def why_not(text: str, reading: Reading, sums: tuple[int, int]) -> str:
     """Why the learned part has nothing to say about a text; empty when it has."""
     if len(text) > LONGEST:
-        return f"over {LONGEST} characters"
+        return TOO_LONG
     if reading.kind != CHOICES:
         if has_code(text):
-            return "there is code in it"
+            return CODE
         if asks_for_work(text, reading):
-            return "it asks for a text or a change, not for a short answer"
+            return WORK
         if not asks(text, reading):
-            return "it is no question"
-    return "too few of its words were learned from" if too_few_known(reading, sums) else ""
+            return NO_QUESTION
+    return UNKNOWN_WORDS if too_few_known(reading, sums) else ""
 
 
 def too_few_known(reading: Reading, sums: tuple[int, int]) -> bool:

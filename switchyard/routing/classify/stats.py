@@ -1,4 +1,4 @@
-"""What a classifier that asks somebody has done so far: numbers that whoever shows metrics can read.
+"""What a classifier has done so far: numbers that whoever shows metrics can read.
 
 Labels and metric names are the reader's business.
 """
@@ -12,7 +12,10 @@ from typing import Literal
 
 LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 3.0, 10.0)
 
-Abstention = Literal["no_text", "busy", "late", "unreachable", "status", "unreadable", "worker"]
+Abstention = Literal[
+    "no_text", "busy", "late", "unreachable", "status", "unreadable", "worker",
+    "tools", "long_prompt", "long_text", "code", "work", "no_question", "unknown_words", "leans",
+]  # fmt: skip
 """Why there is no score: a small fixed set, used as a metric label."""
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.check.answers import LONGEST_TEXT, Answer, compare, normal, read_answer, same_value
+from switchyard.check.tools import read_arguments
 
 from .streams import ANY_CALLS, SAID, STYLES, Piece, Style, make
 
@@ -46,9 +47,17 @@ def test_an_answer_in_one_piece(protocol, arguments):
 
 def value_of(arguments: str):
     try:
-        return json.loads(arguments) if arguments.strip() else {}
+        return read_arguments(arguments) if arguments.strip() else {}
     except ValueError:
         return arguments
+
+
+def test_arguments_that_are_no_json_are_compared_as_they_are_written():
+    """Python reads NaN, and finds it unlike itself."""
+    answer = whole("chat", "", '{"city":NaN}')
+    says = read_answer("chat", answer, False)
+    assert says.calls == (("weather", '{"city":NaN}'),)
+    assert compare(says, says) == ("tool_calls", True)
 
 
 @given(st.sampled_from(PROTOCOLS), st.lists(st.one_of(SAID, ANY_CALLS), max_size=5), STYLES)

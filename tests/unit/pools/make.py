@@ -10,13 +10,14 @@ from ..build import policy_of
 
 
 def pool_of(
-    n: int = 2, in_flight: int = 1, queue: int = 10, timeout_s: float = 30, balance: str = "round_robin", more: str = ""
-) -> Pool:
-    """A pool `p` whose replicas are called r0, r1, ... and are ready."""
+    n: int = 2, in_flight: int = 1, queue: int = 10, timeout_s: float = 30, balance: str = "round_robin", more: str = "",
+    name: str = "p",
+) -> Pool:  # fmt: skip
+    """A pool whose replicas are called r0, r1, ... and are ready."""
     replicas = ", ".join(f"{{url: http://h:{9000 + i}, name: r{i}}}" for i in range(n))
     limits = f"{{in_flight: {in_flight}, queue: {queue}, queue_timeout_s: {timeout_s}}}"
     text = f"version: 1\npools: {{p: {{model: m, replicas: [{replicas}], balance: {balance}, limits: {limits}{more}}}}}\n"
-    pool = Pool("p", policy_of(text).pools["p"], Random(0))
+    pool = Pool(name, policy_of(text).pools["p"], Random(0))
     for replica in pool.replicas:
         replica.mark("ready")
     return pool

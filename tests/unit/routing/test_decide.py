@@ -1,5 +1,7 @@
 """The decision as tables: header, rules and capability settle it, or the score does; sessions only go up."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,9 @@ SCORES = [
     (TWO_STEPS, UP, 0.6, "small", ("big",), "p 0.60 >= 0.6"),
     (TWO_STEPS, UP, 0.59, "big", (), "p 0.59 < 0.6 by embedded"),
     (TWO_STEPS, UP, 0.0, "big", (), "p 0.00 < 0.6"),
+    (TWO_STEPS, UP, 0.5999, "big", (), "p 0.5999 < 0.6"),  # not "0.60 < 0.6"
+    (TWO_STEPS, UP, math.nextafter(0.6, 0), "big", (), "p 0.5999999999999999 < 0.6"),
+    (TWO_STEPS, UP, 0.6001, "small", ("big",), "p 0.60 >= 0.6"),
     (TWO_STEPS, Candidates(("big",)), 0.9, "big", (), "p 0.90"),
     (TWO_STEPS, Candidates(("small",)), 0.1, "small", (), "otherwise: p 0.10 by embedded reaches no threshold"),
     (THREE_STEPS, ALL, 0.9, "small", ("middle", "big"), "p 0.90 >= 0.8"),
@@ -132,6 +137,17 @@ def test_a_route_with_use_decides_nothing():
     decision = decide_by_facts("big1", Route(use="big"), Candidates(("big",)), signals_of(chat(tools=TOOLS)))
     assert (decision.pool, decision.kind, decision.fallbacks) == ("big", "named", ())
     assert "big1 always uses big" in decision.reasons[0]
+
+
+@pytest.mark.parametrize(("name", "who"), [("big1", "route big1"), ("", "this model")])
+def test_the_client_can_ask_for_what_it_gets_anyway_and_for_nothing_else(name, who):
+    def decide(asked: str) -> Decision | None:
+        signals = signals_of(chat(), headers={"x-switchyard-pool": asked})
+        return decide_by_facts(name, Route(use="big"), Candidates(("big",)), signals)
+
+    assert decide("big").kind == "named"
+    with pytest.raises(InvalidRequest, match=f"asks for small; for this request {who} can use big"):
+        decide("small")
 
 
 def decision(pool: str, kind: str = "score") -> Decision:

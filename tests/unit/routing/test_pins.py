@@ -1,5 +1,7 @@
 """What a session had before: remembered for a time, bounded, and held when the policy says so."""
 
+from dataclasses import replace
+
 import pytest
 
 from switchyard.routing.session import Pin, Pins, Session, held_pool
@@ -72,6 +74,8 @@ def test_memory_is_bounded_under_many_sessions():
 
 PIN = Pin("small", turn=3)
 RULE = Pin("small", turn=3, until_turn=6, held_pool="big")
+COMPACTED = Pin("small", turn=20, low_turn=2)
+LOOP = Pin("small", turn=3, loop_pool="big", loop_turn=4)
 # pin, decide_per, turn, tool_loop, certain, the pool that is held
 HELD = [
     (None, "user_turn", 3, True, True, None),
@@ -101,6 +105,27 @@ HELD = [
     (RULE, "user_turn", 6, False, True, None),
     (RULE, "session", 6, False, True, "small"),
     (RULE, "user_turn", 3, True, True, "big"),
+    # compacted: the same work goes on, and what the human says next is new
+    (COMPACTED, "user_turn", 2, False, True, "small"),
+    (COMPACTED, "user_turn", 1, False, True, "small"),
+    (COMPACTED, "user_turn", 3, False, True, None),
+    (COMPACTED, "user_turn", 3, True, True, "small"),
+    (COMPACTED, "user_turn", 20, False, True, "small"),  # not compacted after all: somebody else's short history
+    (COMPACTED, "session", 3, False, True, "small"),
+    # compacted while a rule holds it for three turns: so many are left, not all up to where it was
+    (replace(RULE, turn=20, until_turn=23), "user_turn", 1, False, True, "big"),
+    (replace(RULE, turn=20, until_turn=23, low_turn=1), "user_turn", 3, False, True, "big"),
+    (replace(RULE, turn=20, until_turn=23, low_turn=1), "user_turn", 4, False, True, None),
+    # a loop of another pool than the session's own: it alone
+    (LOOP, "user_turn", 4, True, True, "big"),
+    (LOOP, "request", 4, True, False, "big"),
+    (LOOP, "user_turn", 4, False, True, None),
+    (LOOP, "user_turn", 5, True, True, None),
+    (LOOP, "user_turn", 3, True, True, "small"),
+    # nothing but a loop is known
+    (Pin("", 0, loop_pool="big", loop_turn=1), "user_turn", 1, True, True, "big"),
+    (Pin("", 0, loop_pool="big", loop_turn=1), "session", 1, False, True, None),
+    (Pin("", 0, loop_pool="big", loop_turn=1), "session", 0, True, True, None),
 ]
 
 

@@ -51,7 +51,7 @@ SESSIONS = {
          "two tool errors in a row"),
         (claude_code(ask=EASY), {"x-claude-code-agent-id": "a1"}, "subagent", "minicpm", "p 0.95"),
         (claude_code(*CLAUDE_CALLS, SAID, {"role": "user", "content": HARD}, ask=EASY), {}, "main", "qwen",
-         "until turn 6"),
+         "4 more turns"),
     ]),
     "codex": ("responses", CODEX, "session-id", [
         (codex(ask=HARD), {}, "main", "qwen", "p 0.20 < 0.85 by model"),

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from switchyard.routing.session import Session, identify
+from switchyard.routing.stored import StoredResponses
 
 from ..agents import CLAUDE_CODE, CODEX, OPENCODE, SESSION, claude_call, claude_code, claude_result, codex, opencode
 from ..build import chat, signals_of
@@ -135,6 +136,8 @@ def test_a_session_is_scoped_to_key_agent_and_request_class():
         key({"x-claude-code-agent-id": "a1"}),
         key({"x-claude-code-agent-id": "a2"}),
         key({"x-openai-subagent": "review"}),
+        key({"x-openai-subagent": "review", "thread-id": "t1"}),  # two of the same kind, side by side
+        key({"x-openai-subagent": "review", "thread-id": "t2"}),
         key(counting=True),
         key({"x-claude-code-session-id": "another"}),
     ]
@@ -202,3 +205,27 @@ def test_the_fingerprint_tells_conversations_apart():
 def test_with_a_key_the_address_does_not_matter():
     one = anonymous("chat", chat(("user", "a")), key_name="key-1", address="10.0.0.1")
     assert anonymous("chat", chat(("user", "a")), key_name="key-1", address="10.0.0.2") == one
+
+
+def test_a_stored_response_leads_to_its_session():
+    """The id of the latest response is another one in every turn; the session is not."""
+    stored = StoredResponses()
+
+    def turn(made: str, previous: str | None = None, key_name: str = "key-1", **headers: str) -> Session:
+        fields = {"previous_response_id": previous} if previous else {}
+        body = {"model": "auto", "input": "go on", **fields}
+        found = identify(signals_of(body, "responses", headers, key_name=key_name), stored.session_of)
+        stored.remember(made, "big", "r1", found.key if found.certain else "", key_name)
+        return found
+
+    named = turn("resp_1", **{"x-session-id": "s"})
+    later = [turn(f"resp_{n}", f"resp_{n - 1}") for n in range(2, 5)]
+    assert {one.key for one in later} == {named.key}
+    assert {one.source for one in later} == {"previous_response_id"}
+    assert turn("resp_9", "resp_2", key_name="key-2").key != named.key, "nobody gets into another key's session"
+
+    guess = turn("resp_a")
+    chain = [turn("resp_b", "resp_a"), turn("resp_c", "resp_b"), turn("resp_d", "resp_c")]
+    assert len({one.key for one in chain}) == 1
+    assert chain[0] != guess, "an equal beginning may be somebody else's"
+    assert turn("resp_z", "never seen here").key not in {named.key, chain[0].key}

@@ -32,7 +32,7 @@ def test_a_good_answer_counts_everywhere():
     metrics.note(record_of())
     common = {"route": "auto", "pool": "small"}
     assert value(metrics, "switchyard_requests_total", **common, protocol="chat", status="2xx", outcome="ok") == 1
-    assert value(metrics, "switchyard_decisions_total", **common, kind="score") == 1
+    assert value(metrics, "switchyard_decisions_total", **common, kind="score", classifier="embedded") == 1
     assert value(metrics, "switchyard_attempts_total", pool="small", replica="small-1") == 1
     assert value(metrics, "switchyard_input_tokens_total", pool="small") == 40
     assert value(metrics, "switchyard_output_tokens_total", pool="small") == 12

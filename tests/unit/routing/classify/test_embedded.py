@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from switchyard.config.classifier import EmbeddedClassifier as PolicyBlock
 from switchyard.demo.requests import make_asks
-from switchyard.routing.classify.embedded import TRIVIAL_P, EmbeddedClassifier
+from switchyard.figures import read_classifiers
+from switchyard.routing.classify.embedded import REASONS, TRIVIAL_P, EmbeddedClassifier
 from switchyard.routing.classify.reading import PAIRED_WORDS, SURFACE, Reading, split_words
 from switchyard.routing.classify.scope import trivial, why_not
 from switchyard.routing.classify.scorer import LEAVES, WEIGHTS, Scorer, known_shares, read_weights
@@ -135,6 +137,22 @@ def test_a_request_that_is_more_than_its_text_has_no_score(run, body, why):
     outcome = run(CLASSIFIER.score(signals_of(body)))
     assert outcome.p is None
     assert why in outcome.why
+
+
+def test_every_abstention_is_counted_under_its_reason(run):
+    classifier = EmbeddedClassifier(SCORER)
+    bodies = [
+        *(chat(("user", text)) for text in (*SILENT, QUESTION, REMINDER)), chat(("user", QUESTION), tools=[TOOL]),
+        chat(("system", "You know our handbook. " * 200), ("user", QUESTION)),
+        chat(("user", QUESTION), ("assistant", "Paris."), ("user", "Why is that so?")),
+    ]  # fmt: skip
+    silent = [run(classifier.score(signals_of(body))).p is None for body in bodies]
+    assert set(classifier.stats.abstained) == set(REASONS.values())
+    assert sum(classifier.stats.abstained.values()) == sum(silent) == len(bodies) - 1
+    block = PolicyBlock(type="embedded")
+    assert {labels: n for _, labels, n in read_classifiers({block: classifier})} == {
+        ("embedded", reason): n for reason, n in classifier.stats.abstained.items()
+    }
 
 
 def test_a_follow_up_that_stands_for_itself_has_the_score_of_a_first_ask():

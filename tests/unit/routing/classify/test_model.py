@@ -39,6 +39,8 @@ READ = [
     ([("yes", math.log(0.5)), ("maybe", -1)], 0.5 / (0.5 + FLOOR)),  # a label that is missing counts the floor
     ([("no", math.log(0.5))], FLOOR / (0.5 + FLOOR)),
     ([("yes", -9999.0), ("no", 0.0)], FLOOR / (1 + FLOOR)),
+    # as other tokenisers cut it: with a mark, a line break, a blank of their own, or only the beginning of the word
+    ([("\u010ayes,", -1), ("\u0120N", -2), ("\u2581No.", -3), ("y", -4)], (E(-1) + E(-4)) / (E(-1) + E(-4) + E(-2) + E(-3))),
 ]
 
 
@@ -135,7 +137,11 @@ def test_a_clear_answer_is_a_score(run):
         (Judge(hangs=True), "no answer within 5 ms"),
         (Judge(status=500, body=b"{}"), "status 500"),
         (Judge(status=404), "status 404"),
-        (Judge(body=b"not json"), "no yes and no"),
+        (Judge(body=b"not json"), "no log-probabilities"),
+        (Judge(body=b'{"choices":[{"message":{"content":"yes"},"logprobs":null}]}'), "no log-probabilities"),
+        (Judge(body=answer(("<think>", -0.01), ("yes", -9.0))), "begins to think"),
+        (Judge(body=answer(("Think", -0.01))), "begins to think"),
+        (Judge(body=answer(("<|channel|>", 0.0))), "begins to think"),
         (Judge(body=answer(("maybe", -1))), "no yes and no"),
         (Judge(error=Unreachable("pool small: nobody there")), "pool small: nobody there"),
         (Judge(error=PoolSaturated("pool small is full")), "pool small is full"),
