@@ -14,12 +14,13 @@ from switchyard.pools.replica import Lease
 from switchyard.refusing import drained
 from switchyard.routing.decision import Decision
 from switchyard.routing.request import RequestView
-from switchyard.sending import FAULTS, Outgoing, Sender
+from switchyard.sending import Outgoing, Sender
 from switchyard.shadowing import Copy, CopyingReader
 from switchyard.telemetry.record import Record
 from switchyard.upstream.connection import Headers, Response
 from switchyard.upstream.ending import error_status
 from switchyard.upstream.headers import to_client
+from switchyard.upstream.opening import FAULTS
 from switchyard.upstream.relay import HideUsage, Relay
 from switchyard.upstream.sse import AnswerReader
 
@@ -140,6 +141,7 @@ def _shown(decision: Decision, record: Record) -> Headers:
     reasons = [decision.reasons[0], *(c for c in record.changed if c != "usage")]
     if record.pool != decision.pool:
         reasons.insert(0, f"no replica of {decision.pool} can be reached")
+    reasons[:0] = [f"{replica} died before it answered" for _, replica in record.died]
     reason = "; ".join(reasons)[:300]
     if not reason.isprintable():  # a rule's words, or an engine's, may be anything
         reason = "".join(c if c.isprintable() else " " for c in reason)

@@ -182,7 +182,9 @@ class Gateway:
             self._catalogue.find, self.pools, self._classifiers.follow(policy, ready.scorers), self._steering, self._pins,
             self._stored, counters,
         )  # fmt: skip
-        self._sender = Sender(self.pools, self._engines.connections_to, ready.secrets.pool_keys, self._retry_budget)
+        self._sender = Sender(
+            self.pools, self._engines.connections_to, ready.secrets.pool_keys, self._retry_budget, self._engines.probe
+        )
         arrivals = Arrivals(policy.server.limits, self._store, self._pins, self._stored, self.pools)
         answers = Answers(self._sender, self.decider, self._stored)
         self.pipeline = Pipeline(

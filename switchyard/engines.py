@@ -64,6 +64,11 @@ class Engines:
         if self._prober is not None:
             await self._prober.probe_once(self._pools.values())
 
+    async def probe(self, pool: Pool, replica: Replica) -> None:
+        """Ask a replica's health path now, out of turn, and mark it."""
+        if self._prober is not None:
+            await self._prober.probe(pool, replica, first=False)
+
     def begin_watching(self) -> None:
         """From now on every replica is probed in its rhythm."""
         self._watching = True

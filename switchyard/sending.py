@@ -1,15 +1,18 @@
 """The sending half of the request path: a place on a replica, the bytes for it, and the head of its answer.
 
-Tries go on to other replicas only while no engine can have begun. What comes back is the pipeline's business.
+Tries go on to other replicas while no engine can have begun, and once when one has died with the request before there was
+anything of an answer (docs/decisions/0012). What comes back is the pipeline's business.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -24,13 +27,14 @@ from switchyard.telemetry.record import Record
 from switchyard.telemetry.tracing import Trace
 from switchyard.upstream.connection import Headers, Response, StaleConnection
 from switchyard.upstream.headers import to_engine
+from switchyard.upstream.opening import FAULTS, fails_early
 from switchyard.upstream.pool import ConnectFailed, ConnectionPool
 from switchyard.upstream.retry import BUSY, RetryBudget, retry_after_s
 
 ANSWER_TOKENS_GUESS = 256  # load of an answer when the client sets no limit
-FAULTS = frozenset({500, 502, 504})  # by which an engine says that it is broken; 503 is loading or busy
 COPIED_BYTES = 16 * 1024  # shorter bodies are sent in one piece with their head
 JUDGE_ANSWER_BYTES = 256 * 1024
+PROBE_LIMIT_S = 5.0  # a dead engine's health path says so at once; an engine that is busy need not say that it lives
 log = logging.getLogger("switchyard.sending")
 
 
@@ -59,6 +63,14 @@ class Outgoing:
     trace: Trace
 
 
+class EngineDied(Exception):
+    """A request failed before there was anything of its answer, and its replica is dead: nothing runs on it any more."""
+
+    def __init__(self, error: GatewayError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
 class Sender:
     """Sends requests to replicas.
 
@@ -67,6 +79,7 @@ class Sender:
         connections_to: those of a replica, whichever policy it is of.
         pool_keys: the key that each pool's engines want.
         budget: for tries that cost an engine something.
+        probe: asks a replica's health path now, and marks the replica.
     """
 
     def __init__(
@@ -75,11 +88,13 @@ class Sender:
         connections_to: Callable[[Pool, Replica], ConnectionPool],
         pool_keys: Mapping[str, str],
         budget: RetryBudget,
+        probe: Callable[[Pool, Replica], Awaitable[None]],
     ) -> None:
         self._pools = pools
         self._connections_to = connections_to
         self._pool_keys = pool_keys
         self._budget = budget
+        self._probe = probe
 
     async def send(self, outgoing: Outgoing, decision: Decision) -> tuple[Lease, Response]:
         """Get a place and the head of an answer, going on to other replicas while no connection comes up.
@@ -95,7 +110,8 @@ class Sender:
         tokens = signals.prompt_tokens + (signals.max_output_tokens or ANSWER_TOKENS_GUESS)
         failure: GatewayError | None = None
         out_of_reach: list[str] = []
-        for name in (decision.pool, *decision.fallbacks):
+        order = (decision.pool, *decision.fallbacks)
+        for name in order:
             pool = self._pools[name]
             body, record.changed = patch(outgoing.view, signals, pool)
             tried: list[str] = []
@@ -104,17 +120,21 @@ class Sender:
                 record.pool, record.replica, record.affinity = name, lease.replica.label, lease.affinity
                 record.admitted_s = record.admitted_s or time.monotonic()
                 record.attempts.append((name, lease.replica.label))
+                tried.append(lease.replica.label)
+                may_move = partial(self._may_move, order, name, tried, decision, record)
                 try:
                     record.sent_s = time.monotonic()
-                    response = await self.attempt(outgoing, pool, lease.replica, body)
-                    record.first_byte_s = response.head_s
-                    lease.has_begun = response.has_begun
+                    response = await self._try(outgoing, pool, lease, body, may_move)
                 except ConnectFailed as failed:
                     failure, last = failed.error, failed.error.message
-                    tried.append(lease.replica.label)
                     if lease.replica.mark("down", failure.message):
                         log.warning("pool %s: replica %s is down: %s", name, lease.replica.full_name, failure.message)
                     lease.release()  # after that: who is next in the queue need not find out, too
+                except EngineDied as died:
+                    failure, last = died.error, died.error.message
+                    record.died.append((name, lease.replica.label))
+                    pool.note_bad(lease.replica, failure.message, loop.time(), lease.began_s)
+                    lease.release()
                 except (UpstreamTimeout, Unreachable) as failed_engine:
                     pool.note_bad(lease.replica, failed_engine.message, loop.time(), lease.began_s)
                     lease.release()
@@ -127,7 +147,6 @@ class Sender:
                         pool.note_bad(lease.replica, f"status {response.status}", loop.time(), lease.began_s)
                     if response.status in BUSY:
                         pool.note_busy(lease.replica, retry_after_s(response.headers), loop.time())
-                    tried.append(lease.replica.label)
                     if not self._worth_retrying(response, pool, tried, decision):
                         return lease, response
                     response.abandon()
@@ -144,6 +163,46 @@ class Sender:
             outgoing.affinity, tokens, tried, only, outgoing.signals.prompt_tokens,
             api_key=outgoing.view.key_name, background=is_background(outgoing.signals),
         )  # fmt: skip
+
+    async def _try(self, outgoing: Outgoing, pool: Pool, lease: Lease, body: bytes, may_move: Callable[[], bool]) -> Response:
+        """One try on a place: the head of an answer; of a stream that could go elsewhere yet, also its first event.
+
+        Raises:
+            ConnectFailed: no connection came up.
+            EngineDied: the request is to go elsewhere.
+            GatewayError: no answer came.
+        """
+        try:
+            response = await self.attempt(outgoing, pool, lease.replica, body)
+        except Unreachable as failure:
+            if may_move() and await self._is_dead(pool, lease.replica):
+                raise EngineDied(failure) from None
+            raise
+        outgoing.record.first_byte_s = response.head_s
+        lease.has_begun = response.has_begun
+        if (outgoing.view.stream or response.status in FAULTS) and may_move():
+            try:
+                failed = await fails_early(response)
+                if failed is not None and await self._is_dead(pool, lease.replica):
+                    raise EngineDied(failed)
+            except BaseException:
+                response.abandon()
+                raise
+        return response
+
+    def _may_move(self, order: Sequence[str], name: str, tried: Sequence[str], decision: Decision, record: Record) -> bool:
+        """Whether the request may go elsewhere should its engine die: once at most, for it may be what engines die of."""
+        if record.died or decision.only_replica is not None:
+            return False
+        later = order[order.index(name) + 1 :]
+        return self._pools[name].has_healthy(tried) or any(self._pools[n].has_healthy(()) for n in later)
+
+    async def _is_dead(self, pool: Pool, replica: Replica) -> bool:
+        """After a failure: whether its health path says that it was the end of the engine, and the budget has a try left."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PROBE_LIMIT_S):
+                await self._probe(pool, replica)
+        return replica.probed in {"down", "loading"} and self._budget.take(asyncio.get_running_loop().time())
 
     def _worth_retrying(self, response: Response, pool: Pool, tried: Sequence[str], decision: Decision) -> bool:
         """An engine that refuses before it begins is worth another replica's try, within the budget."""
@@ -233,7 +292,10 @@ async def _ask(connections: ConnectionPool, make_request: Callable[[], bytes | l
     try:
         await response.head()
     except StaleConnection:
-        response = await connections.send(make_request(), fresh=True)
+        try:
+            response = await connections.send(make_request(), fresh=True)
+        except ConnectFailed:  # it went with this request, perhaps because of it
+            raise Unreachable(f"{connections.label} closed the connection without an answer, and takes no other") from None
         try:
             await response.head()
         except StaleConnection:

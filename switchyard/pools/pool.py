@@ -224,6 +224,10 @@ class Pool:
         """Whether a replica besides these would take a request now."""
         return any(r.available and r.label not in exclude for r in self.replicas)
 
+    def has_healthy(self, exclude: Collection[str]) -> bool:
+        """Whether a replica besides these gets requests, be it full."""
+        return any(r.healthy and r.label not in exclude for r in self.replicas)
+
     def wake(self) -> None:
         """Something may have become free: give it to those who wait."""
         self._admission.wake()

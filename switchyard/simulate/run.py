@@ -83,7 +83,7 @@ class Simulation:
             pool.learn()
             connections[replica] = cast(ConnectionPool, MemoryConnections(vllm, self._jobs))
         self._decider = self._make_decider()
-        self._sender = Sender(self._pools, lambda pool, replica: connections[replica], {}, RetryBudget())
+        self._sender = Sender(self._pools, lambda pool, replica: connections[replica], {}, RetryBudget(), _nobody_asks)
         self._escalate = escalate
         self._could_escalate = 0
         self._trace = PassedOn({})
@@ -312,3 +312,7 @@ class Simulation:
             use[pool.name].append(EngineUse(replica.label, engine.busy_s, engine.asked_tokens, engine.hit_tokens))
             places[pool.name] += engine.max_running
         return Results(span_s, list(self.outcomes), running, use, places)
+
+
+async def _nobody_asks(pool: Pool, replica: Replica) -> None:
+    """The health path after an early failure: heads come at once here, and what fails has begun."""

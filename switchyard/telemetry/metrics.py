@@ -35,6 +35,10 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("route",),
     ),
     "switchyard_attempts": ("Tries against a replica.", ("pool", "replica")),
+    "switchyard_moved_requests": (
+        "Requests whose replica died before there was anything of an answer, and that went to another.",
+        ("pool",),
+    ),
     "switchyard_affinity": (
         "Requests of pools that balance by prefix: on the replica of the conversation's last request (hit), moved to "
         "another (repin), first seen (miss).",
@@ -176,6 +180,8 @@ class Metrics(Collector):
             return
         for place in record.attempts:
             counters["switchyard_attempts"][place] += 1
+        for dead_in, _ in record.died:
+            counters["switchyard_moved_requests"][(dead_in,)] += 1
         if record.affinity:
             counters["switchyard_affinity"][(pool, record.affinity)] += 1
         if record.input_tokens is not None:

@@ -25,6 +25,7 @@ class Record:
             when it wasn't known; empty where the pool doesn't balance by it.
         limit: the limit of its API key that it exceeded.
         escalation: why a larger pool had to take over in mid-answer.
+        died: pool and replica that died with it before there was anything of an answer; it went to another.
         tries: requests written to an engine; more than attempts when a kept connection had died.
         decision: what `Decision.as_record` gives.
         signals: those that were read.
@@ -53,6 +54,7 @@ class Record:
     limit: str = ""
     escalation: str = ""
     attempts: list[tuple[str, str]] = field(default_factory=list)
+    died: list[tuple[str, str]] = field(default_factory=list)
     tries: int = 0
     changed: list[str] = field(default_factory=list)
     status: int = 0
@@ -90,6 +92,8 @@ class Record:
         }  # fmt: skip
         if self.counted:
             line["counted"] = self.counted
+        if self.died:
+            line["died"] = [f"{pool}/{replica}" for pool, replica in self.died]
         if self.limit:
             line["limit"] = self.limit
         if self.escalation:

@@ -49,12 +49,13 @@ class Response:
 
     __slots__ = (
         "_buffer", "_buffered", "_client_waits", "_connection",
-        "_ended", "_error", "_has_begun", "_head", "_sink", "head_s", "headers", "length", "status",
+        "_ended", "_error", "_has_begun", "_head", "_more", "_sink", "head_s", "headers", "length", "status",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
         self._head: asyncio.Future[None] = loop.create_future()
+        self._more: asyncio.Future[None] | None = None  # somebody looks at the body before it goes anywhere
         self._buffer: list[bytes] = []
         self._buffered = 0
         self._sink: Sink | None = None
@@ -84,6 +85,24 @@ class Response:
             Unreachable, UpstreamTimeout: no usable answer.
         """
         await self._head
+
+    @property
+    def opening(self) -> bytes:
+        """What has come of the body, while nobody has taken it."""
+        return b"".join(self._buffer)
+
+    async def more(self) -> bool:
+        """Wait for another piece of the body, which stays here for who takes it; False when all has come.
+
+        Raises:
+            GatewayError: it broke off.
+        """
+        if self._error is None and not self._ended:
+            self._more = asyncio.get_running_loop().create_future()
+            await self._more
+        if self._error is not None:
+            raise _as_broken(self._error)
+        return not self._ended
 
     def pipe(self, sink: Sink) -> None:
         """Send the body, from its first byte, to the sink."""
@@ -144,6 +163,7 @@ class Response:
             return
         self._buffer.append(data)
         self._buffered += len(data)
+        self._tell_who_looks()
         if self._buffered > BUFFER_LIMIT:
             self._connection.pause()
 
@@ -153,6 +173,7 @@ class Response:
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.end()
+        self._tell_who_looks()
 
     def take_error(self, error: Exception) -> None:
         """Nothing more will come."""
@@ -164,6 +185,11 @@ class Response:
             self._head.exception()  # somebody may have stopped waiting: no warning then
         elif self._sink is not None:
             self._sink.fail(_as_broken(error))
+        self._tell_who_looks()
+
+    def _tell_who_looks(self) -> None:
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
 
 
 class _Collector:

@@ -34,7 +34,7 @@ def test_who_is_next_in_the_queue_does_not_get_the_place_where_no_connection_cam
             await fails.wait()
             raise ConnectFailed(Unreachable("r0 can't be reached"))
 
-        sender = Sender({"p": pool}, lambda pool, replica: Mock(send=send, host_header=b"h"), {}, RetryBudget())
+        sender = Sender({"p": pool}, lambda pool, replica: Mock(send=send, host_header=b"h"), {}, RetryBudget(), Mock())
         sending = asyncio.create_task(sender.send(outgoing(), Decision("", "p", (), "named", ("asked",))))
         await settle()
         (other,) = [await pool.admit("t", 1)]

@@ -1,0 +1,49 @@
+"""How an answer begins: well, or with the engine's own word that it has failed, before there is anything of the answer.
+
+vLLM sends the head of a stream when it has taken the request, and the first event with the first token. When it fails
+between the two, it says so in the first event, under status 200. On Responses it announces the response in two events
+before it does anything; those are no part of an answer yet.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from switchyard.errors import GatewayError, Unreachable, UpstreamTimeout
+from switchyard.upstream.connection import Response
+from switchyard.upstream.ending import error_status
+from switchyard.upstream.sse import EventSplitter
+
+FAULTS = frozenset({500, 502, 504})
+"""Statuses by which an engine says that it is broken; 503 is loading or busy."""
+HELD_BYTES = 128 * 1024
+"""Most that is looked at; below what a connection keeps for a reader that has not come yet."""
+_ANNOUNCES = re.compile(rb"event: ?response\.(?:created|queued|in_progress)[\r\n]")
+
+
+async def fails_early(response: Response) -> GatewayError | None:
+    """What went wrong, by the engine's own fault, before an answer began; waits for a stream's first event.
+
+    An engine that is late is not at fault: it may have worked on the prompt all the while.
+    """
+    if response.status in FAULTS:
+        return Unreachable(f"the engine failed with status {response.status}")
+    if response.status != 200 or not response.is_stream:
+        return None
+    try:
+        while (found := read_opening(response.opening)) == "open" and await response.more():
+            pass
+    except UpstreamTimeout:
+        return None
+    except GatewayError as broken:
+        return broken
+    return Unreachable("the engine failed with the first event of its stream") if found == "failed" else None
+
+
+def read_opening(data: bytes) -> Literal["open", "begun", "failed"]:
+    """What a stream with these first bytes is: an answer that has begun, or its failure, or too short to say. Pure."""
+    for event in EventSplitter().feed(data):
+        if not _ANNOUNCES.match(event):
+            return "failed" if error_status(event) in FAULTS else "begun"
+    return "open" if len(data) < HELD_BYTES else "begun"
