@@ -128,7 +128,7 @@ class Gateway:
         self._worker_files = WorkerFiles(place.folder) if place is not None else None
         self._redis = make_redis(server)
         self._store: Store = self._redis or MemoryStore(time.monotonic)
-        self._metrics = Metrics(self._read_gauges, self._read_counters)
+        self._metrics = Metrics(self._read_gauges, self._read_counters, self._has_replica)
         ready = make_ready(policy, secrets, str(source.path) if source is not None else "policy")
         self._reloader = Reloader(ready, source, self._install, self._tell_policy, self._metrics.count_reload)
         self._fleet: Fleet | None = None
@@ -367,6 +367,10 @@ class Gateway:
         for route, (share, _) in self._steering.items():
             if share is not None:
                 yield "switchyard_share", (route, share.settings.pool), share.share
+
+    def _has_replica(self, pool_name: str, label: str) -> bool:
+        pool = self.pools.get(pool_name)
+        return pool is not None and any(r.label == label for r in (*pool.replicas, *pool.leaving))
 
     def _read_counters(self) -> Figures:
         yield from read_classifiers(self._classifiers.made)

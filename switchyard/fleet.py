@@ -8,6 +8,7 @@ tried by this one's own probe, and comes back when that works.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -25,6 +26,8 @@ from switchyard.pools.replica import Replica
 POLL_S = 0.5
 FRESH_S = 60.0
 """An ejection by hand that is older than this means nothing to a gateway that has just started."""
+OLD_S = 86_400.0
+"""Notices of that age are taken down, or addresses that come and go would fill the board. Who still drains says so again."""
 RENEW_S = 3_600.0
 """A policy that was given by hand is put up again so often: what nobody reads is forgotten after a day."""
 FLEET = "fleet"
@@ -39,8 +42,15 @@ class Boards(Protocol):
     def post(self, board: str, name: str, value: str) -> None:
         """Put up a notice, in place of the one of that name."""
 
+    def take_down(self, board: str, name: str, value: str) -> None:
+        """Remove a notice, unless another one has taken its place."""
+
     async def read(self, boards: Iterable[str]) -> dict[str, dict[str, str]] | None:
         """All notices on some boards; None while they can't be read."""
+
+
+class _Age(msgspec.Struct):
+    at_s: float
 
 
 class Fleet:
@@ -111,11 +121,13 @@ class Fleet:
             boards = await self._boards.read([FLEET, self._crew] if self._crew else [FLEET])
             if boards is None:
                 continue
-            for board, notices in boards.items():
-                for name, text in notices.items():
-                    if self._seen.get((board, name)) != text:
-                        self._seen[(board, name)] = text
-                        await self._hear(name, text)
+            stands = {(board, name): text for board, notices in boards.items() for name, text in notices.items()}
+            self._seen = {place: text for place, text in self._seen.items() if place in stands}
+            for place, text in stands.items():
+                if self._seen.get(place) != text:
+                    self._seen[place] = text
+                    await self._hear(place[1], text)
+            self._take_down_old(boards[FLEET])
             self._repeat_drains(boards[FLEET])
             if self._crew:
                 self._repeat_policy(boards[self._crew].get("policy"))
@@ -181,6 +193,12 @@ class Fleet:
             self._given, self._given_s = None if raw is None else (version, raw), time.monotonic()
         except (PolicyError, OSError) as error:
             log.warning("a policy that another worker has taken can't be taken here: %s", error)
+
+    def _take_down_old(self, notices: Mapping[str, str]) -> None:
+        for name, text in notices.items():
+            with contextlib.suppress(msgspec.MsgspecError):
+                if msgspec.json.decode(text, type=_Age).at_s < time.time() - OLD_S:
+                    self._boards.take_down(FLEET, name, text)
 
     def _repeat_drains(self, notices: Mapping[str, str]) -> None:
         """A store that has lost its notices learns again who is drained."""

@@ -18,14 +18,14 @@ from typing import get_args
 from switchyard.state.base import Claim, Known, Limit, Refusal
 from switchyard.state.link import Answers, Command, Link
 from switchyard.state.memory import Ledger
-from switchyard.state.scripts import CLAIM, LEASE_S, RENEW, SETTLE, digest
+from switchyard.state.scripts import CLAIM, LEASE_S, RENEW, SETTLE, TAKE_DOWN, digest
 
 PLACE_TTL_S = 86_400
 FLEET_TTL_S = 86_400
 RENEW_S = LEASE_S / 3
 MOST_UNSENT = 50_000  # writes that wait for a connection; the oldest go first
 MOST_WRITES = 256  # in one batch
-_CLAIM, _SETTLE, _RENEW = map(digest, (CLAIM, SETTLE, RENEW))
+_CLAIM, _SETTLE, _RENEW, _TAKE_DOWN = map(digest, (CLAIM, SETTLE, RENEW, TAKE_DOWN))
 _LIMITS: dict[object, Limit] = {name: name for name in get_args(Limit)}
 _PER_MINUTE: tuple[Limit, ...] = ("requests_per_minute", "tokens_per_minute")
 
@@ -186,6 +186,10 @@ class RedisStore:
     def post(self, board: str, name: str, value: str) -> None:
         """Put a notice on a board, in place of the one of that name; all who read the board see it soon."""
         self._write(self._board(board), name, value, FLEET_TTL_S)
+
+    def take_down(self, board: str, name: str, value: str) -> None:
+        """Remove a notice, unless another one has taken its place."""
+        self.link.send([("EVALSHA", _TAKE_DOWN, 1, self._board(board), name, value)])
 
     async def read(self, boards: Iterable[str]) -> dict[str, dict[str, str]] | None:
         """All notices on some boards; None while Redis doesn't answer."""

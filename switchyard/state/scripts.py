@@ -107,7 +107,10 @@ return #ARGV - 1
 """
 """KEYS: running. ARGV: lease in ms, ids that are still running."""
 
-ALL = (CLAIM, SETTLE, RENEW)
+TAKE_DOWN = "return redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] and redis.call('HDEL', KEYS[1], ARGV[1]) or 0"
+"""KEYS: a board. ARGV: name of a notice, and its text: another one by that name stays."""
+
+ALL = (CLAIM, SETTLE, RENEW, TAKE_DOWN)
 
 
 def digest(script: str) -> str:

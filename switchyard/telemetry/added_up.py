@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -43,13 +43,11 @@ class WorkerFiles:
         """Put this worker's figures into its files. Blocks for a moment."""
         with self._lock:
             for kind, figures in _by_file(families).items():
-                if kind.startswith("gauge") and self._written.get(kind, set()) - figures.keys():
-                    self._begin_anew(kind)  # a replica is gone: its gauge goes, too
-                file = self._files.get(kind)
-                if file is None:
-                    file = self._files[kind] = MmapedDict(str(self._path(kind)))  # type: ignore[no-untyped-call]
-                for key, value in figures.items():
-                    file.write_value(key, value, 0.0)  # type: ignore[no-untyped-call]
+                gone = self._written.get(kind, set()) - figures.keys()  # a replica has left: its series go, too
+                if kind not in self._files or gone:
+                    self._begin_anew(kind, figures)
+                else:
+                    _fill(self._files[kind], figures)
                 self._written[kind] = set(figures)
 
     def text(self, families: Iterable[Metric]) -> bytes:
@@ -63,14 +61,24 @@ class WorkerFiles:
             while self._files:
                 self._files.popitem()[1].close()  # type: ignore[no-untyped-call]
 
-    def _begin_anew(self, kind: str) -> None:
-        file = self._files.pop(kind, None)
-        if file is not None:
-            file.close()  # type: ignore[no-untyped-call]
-        self._path(kind).unlink(missing_ok=True)
+    def _begin_anew(self, kind: str, figures: Mapping[str, float]) -> None:
+        """Another file in place of the old one, which whoever reads meanwhile sees whole."""
+        if (old := self._files.pop(kind, None)) is not None:
+            old.close()  # type: ignore[no-untyped-call]
+        path = self._path(kind)
+        draft = path.with_suffix(".new")
+        draft.unlink(missing_ok=True)
+        file = self._files[kind] = MmapedDict(str(draft))  # type: ignore[no-untyped-call]
+        _fill(file, figures)
+        draft.replace(path)
 
     def _path(self, kind: str) -> Path:
         return self._folder / f"{kind}_{os.getpid()}.db"
+
+
+def _fill(file: MmapedDict, figures: Mapping[str, float]) -> None:
+    for key, value in figures.items():
+        file.write_value(key, value, 0.0)  # type: ignore[no-untyped-call]
 
 
 def forget_worker(pid: int, folder: Path) -> None:

@@ -147,11 +147,19 @@ class Metrics(Collector):
     Args:
         read_gauges: called at a scrape; gives name, label values and value of each gauge.
         read_counters: the same for counters that others keep: of questions to classifiers and to Redis, and of shadows.
+        has_replica: whether a pool has a replica of that name; series of one that has gone are dropped, for where replicas
+            are found by DNS each of them has another name.
     """
 
-    def __init__(self, read_gauges: Callable[[], Reading], read_counters: Callable[[], Reading] = lambda: ()) -> None:
+    def __init__(
+        self,
+        read_gauges: Callable[[], Reading],
+        read_counters: Callable[[], Reading] = lambda: (),
+        has_replica: Callable[[str, str], bool] = lambda pool, replica: True,
+    ) -> None:
         self._read_gauges = read_gauges
         self._read_counters = read_counters
+        self._has_replica = has_replica
         self._counters: dict[str, defaultdict[Labels, float]] = {name: defaultdict(float) for name in COUNTERS}
         self._histograms: dict[str, dict[Labels, _Histogram]] = {name: {} for name in HISTOGRAMS}
         self._registry = CollectorRegistry(auto_describe=False)
@@ -219,6 +227,9 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """For prometheus_client."""
+        tries = self._counters["switchyard_attempts"]
+        for place in [place for place in tries if not self._has_replica(*place)]:
+            del tries[place]
         for name, (help_, labels) in COUNTERS.items():
             counter = CounterMetricFamily(name, help_, labels=labels)
             for values, amount in list(self._counters[name].items()):

@@ -92,17 +92,18 @@ class Response:
         return b"".join(self._buffer)
 
     async def more(self) -> bool:
-        """Wait for another piece of the body, which stays here for who takes it; False when all has come.
+        """Wait until more of the body has come, which stays here for who takes it; False when there is no more.
 
         Raises:
             GatewayError: it broke off.
         """
-        if self._error is None and not self._ended:
-            self._more = asyncio.get_running_loop().create_future()
-            await self._more
         if self._error is not None:
             raise _as_broken(self._error)
-        return not self._ended
+        if self._ended:
+            return False
+        self._more = asyncio.get_running_loop().create_future()
+        await self._more
+        return True
 
     def pipe(self, sink: Sink) -> None:
         """Send the body, from its first byte, to the sink."""

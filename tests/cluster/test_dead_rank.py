@@ -57,7 +57,7 @@ def without_traceback(gateway: Serve) -> None:
 
 
 def test_a_rank_is_killed(gateway: Serve, pair: Replica, single: Replica) -> None:
-    """The gateway notices, and who had not begun doesn't; what the dead replica had begun ends with its error."""
+    """The gateway notices, and no client does whose answer had not begun; those that had begun end with the engine's error."""
     watch = Watch(gateway.port, POOL, pair.name)
     with Traffic(gateway.port, POOL) as traffic, streams_on(gateway, pair, 3) as begun:
         wait_for_both(gateway, pair, single)
@@ -73,6 +73,30 @@ def test_a_rank_is_killed(gateway: Serve, pair: Replica, single: Replica) -> Non
         assert pair.metric("vllm:generation_tokens_total") >= 1, "a token of the gateway's own comes before traffic"
         wait_for_both(gateway, pair, single)
     check(traffic, gateway, pair, killed_s, out_s, within_s=PATIENCE_S)
+    for call in traffic.calls:
+        assert not call.problem or 0 < call.first_s < out_s, "a stream that had begun, and nothing else"
+
+
+def test_requests_meet_a_dead_rank(serve: Callable[..., Serve], pair: Replica, single: Replica) -> None:
+    """Nobody knows until they come, and all that is on the replica fails at once: the other replica answers all of it."""
+    gateway = serve(token_every_s=0)
+    pair.kill(rank=1)
+    assert pair.answers_health()
+    kinds = [(kind, stream) for kind in ("chat", "completions", "messages", "responses") for stream in (False, True)]
+    client = gateway.client()
+    more = {"responses": {"max_output_tokens": 4}}
+    started = [
+        client.start(*ask(kind, f"Song {number}", POOL, stream=stream, **more.get(kind, {"max_tokens": 4})), timeout_s=60)
+        for number, (kind, stream) in enumerate(2 * kinds)
+    ]
+    answers = [connection.answer() for connection in started]
+    for (kind, stream), answer in zip(2 * kinds, answers, strict=True):
+        assert (answer.status, answer.complete, answer.replica) == (200, True, single.name), (kind, stream, answer)
+        errors = [e for e in (b"EngineCore", b"event: error", b'"error":{', b'"error": {') if e in answer.body]
+        assert not errors, answer.body
+    moved = [record for record in records(gateway) if record.get("died")]
+    assert {tuple(record["attempts"]) for record in moved} == {(f"{POOL}/{pair.name}", f"{POOL}/{single.name}")}
+    print(f"{len(moved)} of {len(answers)} had been on the replica that died: ", [(r["protocol"], r["stream"]) for r in moved])
 
 
 def test_a_rank_is_killed_while_nobody_asks(serve: Callable[..., Serve], pair: Replica, single: Replica) -> None:
@@ -92,7 +116,7 @@ def test_the_cable_between_the_ranks_is_cut(gateway: Serve, pair: Replica, singl
     """Nothing is dead, no connection closes, /health is good, and no token comes any more."""
     watch = Watch(gateway.port, POOL, pair.name)
     cable_end = pair.ranks[1].node
-    with Traffic(gateway.port, POOL) as traffic, streams_on(gateway, pair, 1) as begun:
+    with Traffic(gateway.port, POOL, retries=2) as traffic, streams_on(gateway, pair, 1) as begun:
         wait_for_both(gateway, pair, single)
         cable_end.ip(f"link set {FABRIC} down")
         cut_s = time.time()
@@ -174,7 +198,7 @@ def began_s(record: Json) -> float:
 def check(traffic: Traffic, gateway: Serve, pair: Replica, fault_s: float, out_s: float, within_s: float) -> None:
     """What must hold for the users of the SDK, and in the records."""
     failed = [call for call in traffic.calls if call.problem]
-    assert not [call for call in failed if not call.stream], "without a stream, the SDK's own retries are enough"
+    assert not [call for call in failed if not call.stream], "the SDK's own retries are enough where the gateway has none"
     assert not [call for call in failed if call.began_s > out_s], "who began when the gateway knew noticed nothing"
     assert not [call for call in traffic.calls if call.ended_s - max(call.began_s, fault_s) > within_s], "nobody hangs"
     bad = [record for record in records(gateway) if record["outcome"] not in {"ok", "client_left"}]

@@ -20,11 +20,13 @@ class Call:
 
     Attributes:
         stream: whether it was one.
+        first_s: when its first chunk came; 0 for none, and without a stream.
         problem: what the SDK raised; empty when all was well.
     """
 
     stream: bool
     began_s: float
+    first_s: float
     ended_s: float
     problem: str
 
@@ -37,11 +39,12 @@ class Traffic:
         model: what to ask for.
         streams: how many streams at a time.
         plain: how many calls without a stream at a time.
+        retries: how often the SDK may try again by itself.
     """
 
-    def __init__(self, port: int, model: str, *, streams: int = 2, plain: int = 1) -> None:
+    def __init__(self, port: int, model: str, *, streams: int = 2, plain: int = 1, retries: int = 0) -> None:
         self.calls: list[Call] = []
-        self._sdk = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", timeout=60)
+        self._sdk = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", timeout=60, max_retries=retries)
         self._model = model
         self._numbers = count()
         self._over = threading.Event()
@@ -61,26 +64,23 @@ class Traffic:
 
     def _go_on(self, stream: bool) -> None:
         while not self._over.wait(PAUSE_S):
-            began_s = time.time()
+            began_s, first = time.time(), [0.0]
             try:
-                problem = self._stream() if stream else self._ask()
+                problem = self._stream(first) if stream else self._ask()
             except (APIError, HTTPError) as error:
                 problem = f"{type(error).__name__}: {error}"
-            self.calls.append(Call(stream, began_s, time.time(), problem))
+            self.calls.append(Call(stream, began_s, first[0], time.time(), problem))
 
     def _ask(self) -> str:
         answer = self._sdk.chat.completions.create(model=self._model, messages=[self._words()], max_tokens=6)
         return "" if answer.choices[0].finish_reason else "no finish_reason"
 
-    def _stream(self) -> str:
-        ends = [
-            chunk.choices[0].finish_reason
-            for chunk in self._sdk.chat.completions.create(
-                model=self._model, messages=[self._words()], max_tokens=24, stream=True
-            )
-            if chunk.choices
-        ]
-        return "" if ends and ends[-1] else "the stream ended without a finish_reason"
+    def _stream(self, first: list[float]) -> str:
+        last = None
+        for chunk in self._sdk.chat.completions.create(model=self._model, messages=[self._words()], max_tokens=24, stream=True):
+            first[0] = first[0] or time.time()
+            last = chunk.choices[0].finish_reason if chunk.choices else last
+        return "" if last else "the stream ended without a finish_reason"
 
     def _words(self) -> dict[str, str]:
         return {"role": "user", "content": f"Story number {next(self._numbers)}, please."}

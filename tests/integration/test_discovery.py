@@ -61,9 +61,13 @@ def test_addresses_come_and_go(start: Start, engine: Engine) -> None:
     assert names.asked[0] == ("qwen.cluster", engine.port)
     names.answer = ["::1", "127.0.0.1", "127.0.0.1"]
     eventually(lambda: labels(gateway) == [f"127.0.0.1:{engine.port}", f"[::1]:{engine.port}"])
+    for _ in range(4):  # the one that doesn't answer is tried, or known to be down
+        assert gateway.client().post(*ask("chat")).status == 200
+    assert "[::1]" in gateway.client().get("/metrics").body.decode()
     names.answer = ["127.0.0.1"]
     eventually(lambda: labels(gateway) == [f"127.0.0.1:{engine.port}"])
     assert gateway.client().post(*ask("chat")).status == 200
+    assert "[::1]" not in gateway.client().get("/metrics").body.decode(), "addresses that are gone leave no series"
 
 
 @pytest.mark.parametrize("answer", [OSError(-2, "Name or service not known"), [], ["fe80::1%eth0"]])

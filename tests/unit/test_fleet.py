@@ -34,6 +34,9 @@ class Board:
         self.posts += 1
         self.notices.setdefault(board, {})[name] = value
 
+    def take_down(self, board, name, value):
+        assert self.notices[board].pop(name) == value
+
     async def read(self, boards):
         self.reads[asyncio.current_task()] += 1
         return {board: dict(self.notices.get(board, {})) for board in boards} if self.reachable else None
@@ -275,5 +278,24 @@ def test_what_was_done_by_hand_elsewhere_is_done_here_though_it_looks_like_the_l
         a.fleet.tell_action("p", "a", "drain")
         await talk(a, b)
         assert b.states == ["draining", "down"]
+
+    run(it())
+
+
+def test_old_notices_are_taken_down(run, monkeypatch):
+    """Where addresses come and go, each leaves one; who is still drained is said again."""
+
+    async def it():
+        board = Board()
+        a, b = Gateway(board, "a"), Gateway(board, "b")
+        monkeypatch.setattr(fleet_module, "OLD_S", 60.0)
+        a.by_hand("a", "drain")
+        board.post("fleet", "health:p/10.0.0.9:8000", '{"by": "c", "at_s": 1000, "why": "", "until_s": 0}')
+        board.notices["fleet"]["hand:p/a"] = board.notices["fleet"]["hand:p/a"].replace('"at_s":', '"at_s":1,"then":')
+        await talk(a, b)
+        assert list(board.notices["fleet"]) == ["hand:p/a"]
+        assert '"then"' not in board.notices["fleet"]["hand:p/a"]
+        assert b.states == ["draining", "ready"]
+        assert len(a.fleet._seen) == len(b.fleet._seen) == 1
 
     run(it())

@@ -75,6 +75,22 @@ def test_what_one_remembers_the_other_knows(run, redis):
     run(it())
 
 
+def test_a_notice_is_taken_down_unless_another_has_its_place(run, redis):
+    async def it():
+        async with stores(redis, 2) as (a, b):
+            a.post("fleet", "x", "old")
+            a.post("fleet", "y", "old")
+            await a.flush()
+            b.post("fleet", "y", "new")
+            await b.flush()
+            for name in ("x", "y", "z"):
+                a.take_down("fleet", name, "old")
+            await a.flush()
+            assert await b.read(["fleet"]) == {"fleet": {"y": "new"}}
+
+    run(it())
+
+
 def test_every_key_has_the_prefix_and_a_time_to_live(run, redis):
     async def it():
         async with stores(redis, 1, "mine:") as (a,):

@@ -27,7 +27,8 @@ class Worker:
 
     def __init__(self, folder: Path, pid: int, monkeypatch: pytest.MonkeyPatch, gauges=()) -> None:
         self.gauges = list(gauges)
-        self.metrics = Metrics(lambda: iter(self.gauges))
+        self.here = {("p", "r"), ("p", "s"), *record_of().attempts}
+        self.metrics = Metrics(lambda: iter(self.gauges), has_replica=lambda *place: place in self.here)
         self._pid, self._monkeypatch = pid, monkeypatch
         self._files = WorkerFiles(folder)
         OPEN.append(self._files)
@@ -87,13 +88,16 @@ def test_gauges(tmp_path, monkeypatch):
     assert found[("switchyard_replica_up", place)] == 0, "up is what all say"
 
 
-def test_a_replica_that_is_gone_leaves_no_gauge(tmp_path, monkeypatch):
+def test_a_replica_that_is_gone_leaves_no_series(tmp_path, monkeypatch):
     a = Worker(tmp_path, 101, monkeypatch, [up("r", 1), up("s", 1)])
-    a.metrics.note(record_of())
+    a.metrics.note(record_of(attempts=[("p", "r"), ("p", "s")]))
     a.write()
-    a.gauges = [up("r", 1)]
-    names = [dict(labels).get("replica") for name, labels in a.samples() if name == "switchyard_replica_up"]
-    assert names == ["r"]
+    a.gauges.pop()
+    a.here.discard(("p", "s"))
+    a.write()
+    for metric in ("switchyard_replica_up", "switchyard_attempts_total"):
+        assert [dict(labels).get("replica") for name, labels in a.samples() if name == metric] == ["r"]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".db"] * len(list(tmp_path.iterdir()))
     assert sum(v for (name, _), v in a.samples().items() if name == "switchyard_requests_total") == 1
 
 

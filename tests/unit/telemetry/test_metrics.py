@@ -70,12 +70,25 @@ def test_histograms_are_cumulative_and_end_with_all():
         ({"input_tokens": None, "output_tokens": None}, "switchyard_usage_missing_total", {"pool": "small"}),
         ({"decision": {**DECISION, "degraded": True}}, "switchyard_classifier_failures_total", {"route": "auto"}),
         ({"attempts": [("big", "b1"), ("small", "s1")]}, "switchyard_attempts_total", {"pool": "big", "replica": "b1"}),
+        ({"died": [("big", "b1")]}, "switchyard_moved_requests_total", {"pool": "big"}),
     ],
 )  # fmt: skip
 def test_what_else_is_counted(how, name, labels):
     metrics = Metrics(no_gauges)
     metrics.note(record_of(**how))
     assert value(metrics, name, **labels) == 1
+
+
+def test_series_of_a_replica_that_has_gone_go_too():
+    """Where replicas are found by DNS every one of them has another address."""
+    here = {("small", "small-1")}
+    metrics = Metrics(no_gauges, has_replica=lambda pool, replica: (pool, replica) in here)
+    metrics.note(record_of(attempts=[("small", "10.0.0.1:8000"), ("small", "small-1")]))
+    assert value(metrics, "switchyard_attempts_total", pool="small", replica="small-1") == 1
+    assert "10.0.0.1" not in metrics.text().decode()
+    here.clear()
+    assert not [labels for (name, labels) in samples(metrics) if name == "switchyard_attempts_total"]
+    assert value(metrics, "switchyard_output_tokens_total", pool="small") == 12, "what belongs to the pool stays"
 
 
 def test_gauges_are_read_at_the_scrape():
@@ -95,7 +108,7 @@ def test_every_name_is_exported_with_its_help_and_only_with_its_labels():
         return lambda: [(name, tuple("x" for _ in labels), 1.0) for name, (_, labels) in table.items()]
 
     metrics = Metrics(ones(GAUGES), ones(ASKED))
-    for how in ({}, {"error": "x", "decision": {**DECISION, "degraded": True}}, {"output_tokens": None}):
+    for how in ({}, {"error": "x", "decision": {**DECISION, "degraded": True}}, {"output_tokens": None}, {"died": [("x", "x")]}):
         metrics.note(record_of(**how))
     families = {f.name: f for f in text_string_to_metric_families(metrics.text().decode())}
     assert set(families) == set(LABELS)
