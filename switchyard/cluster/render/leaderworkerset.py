@@ -60,8 +60,14 @@ def service_url(source: Source, replica: Replica) -> str:
 
 
 def node_label(pool: str) -> str:
-    """The label of nodes that tells which replica of a pool they belong to."""
+    """The label of a pool's nodes. Its value is the replica that they belong to, as long as none has to share them."""
     return f"switchyard/{pool}"
+
+
+def share_nodes(source: Source, pool: str) -> bool:
+    """Whether some node has several replicas of the pool."""
+    nodes = [node for replica in source.layout.of(pool) for node in replica.nodes]
+    return len(set(nodes)) < len(nodes)
 
 
 def labels_script(source: Source) -> str:
@@ -72,6 +78,10 @@ def labels_script(source: Source) -> str:
         used = {node for replica in source.layout.of(pool) for node in replica.nodes}
         if free := [node.name for node in source.cluster.nodes if node.name not in used]:  # moved away, or lent
             lines.append(f"kubectl label node {' '.join(free)} {node_label(pool)}-")
+        if share_nodes(source, pool):
+            nodes = " ".join(node.name for node in source.cluster.nodes if node.name in used)
+            lines.append(f"kubectl label node --overwrite {nodes} {node_label(pool)}=shared")
+            continue
         for replica in source.layout.of(pool):
             nodes = " ".join(replica.nodes)
             lines.append(f"kubectl label node --overwrite {nodes} {node_label(pool)}={replica.name}")
@@ -88,10 +98,11 @@ def pool_manifests(source: Source, name: str) -> list[Manifest]:
         template["leaderTemplate"] = _pod(source, launch, leader=True)
     template["workerTemplate"] = _pod(source, launch, leader=not launch.wide)
     lws = manifest(API, "LeaderWorkerSet", name, space)
-    lws["metadata"]["annotations"] = {
-        "#topology": "each group gets one value of this label, and has it for itself: the pairs that are cabled together",
-        f"{LWS}/exclusive-topology": node_label(name),
-    }
+    if not share_nodes(source, name):
+        lws["metadata"]["annotations"] = {
+            "#topology": "each group gets one value of this label, and has it for itself: the pairs that are cabled together",
+            f"{LWS}/exclusive-topology": node_label(name),
+        }
     lws["spec"] = {
         "replicas": len(source.layout.of(name)),
         "#startup": "ranks wait for their head anyway",
@@ -153,10 +164,13 @@ def _pod(source: Source, launch: Launch, leader: bool) -> Manifest:
     container["volumeMounts"] = mounts
     term = {"matchExpressions": [{"key": node_label(name), "operator": "Exists"}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
-    spec: Manifest = {
+    network: Manifest = {
         "#network": "ranks use the node's own cards, so the head's port is the node's, too",
         "hostNetwork": True,
         "dnsPolicy": "ClusterFirstWithHostNet",
+    }
+    spec: Manifest = {
+        **(network if wide else {}),
         "affinity": affinity,
         "terminationGracePeriodSeconds": 60,
         "containers": [container],
@@ -215,7 +229,7 @@ def _readme(source: Source) -> str:
     shared = [n.name for n in source.cluster.nodes if len({t.replica for t in source.layout.taken[n.name]}) > n.gpus]
     if shared:
         steps.append(f"Beware: replicas share a GPU on {', '.join(shared)}. Kubernetes does that only with GPU time-slicing.")
-    heads = [r.name for r in source.layout.replicas if r.running and r.shift]
+    heads = [r.name for r in source.layout.replicas if r.running and r.shift and len(r.nodes) > 1]
     if heads:
         steps.append(f"Beware: {', '.join(heads)} want the same port as another replica on their node, and won't start there.")
     if uneven := source.uneven():

@@ -273,6 +273,20 @@ def test_kubernetes_ranks_find_their_place_when_they_run():
     assert "kubectl label node s3 s4 switchyard/big-" in labels  # what an earlier placement left: no rank may land there
 
 
+def test_kubernetes_puts_two_replicas_of_a_pool_on_a_node_that_has_two_gpus():
+    """A node has one value of a label, and one of each port."""
+    two = SPARKS.replace("{name: s3, mgmt: 10.0.0.3,", "{name: s3, gpus: 2, mgmt: 10.0.0.3,").replace(
+        "[[s3], [s4]]", "[[s3], [s3]]"
+    )
+    files = render("leaderworkerset", source_from(two))
+    assert "kubectl label node --overwrite s3 switchyard/small=shared" in files["labels.sh"].splitlines()
+    assert files["labels.sh"].count("s3 switchyard/small") == 1
+    (lws,) = [d for d in yaml.safe_load_all(files["small.yaml"]) if d["kind"] == "LeaderWorkerSet"]
+    assert "annotations" not in lws["metadata"], "no group has the label for itself"
+    assert "hostNetwork" not in lws["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+    assert "same port" not in files["README.md"]
+
+
 def test_a_pool_s_own_variables_win_on_every_target():
     source = source_from(SPARKS.replace("model: org/big", "model: org/big\n    env: {NCCL_NET: Socket}"))
     compose = yaml.safe_load(render("compose", source)["s1/compose.yaml"])
