@@ -1,8 +1,8 @@
 """May a request be tried again elsewhere? Pure rules and a budget; who tries is the pipeline.
 
 A failed connect and a kept connection that died unseen cost an engine nothing and are bounded per request: once for each
-other replica. Everything else (429 and 503, by which an engine says that it did not begin) comes out of one budget for
-the whole gateway, so that trouble is not multiplied.
+other replica. Everything else (429 and 503, by which an engine says that it did not begin; an engine's death) comes out of
+one budget for the whole gateway, so that trouble is not multiplied.
 """
 
 from __future__ import annotations

@@ -67,17 +67,14 @@ def test_a_replica_is_killed(start: Start, three: tuple[Engine, Engine, Engine],
     ill, *others = three
     gateway = gateway_of(start, *three, balance=balance)
     with Steady(gateway.port, PER_S) as traffic:
-        eventually(lambda: len(ill.work) > 20)
+        eventually(lambda: len(ill.work) > 100, 60)  # so much traffic that the retry budget is more than it has in flight
         ill.shut()
-        dead_s = time.monotonic()
         time.sleep(3)
         assert state_of(gateway, ill.url) in {"down", "ejected"}  # by refused connections, or by answers that broke off
         ill.listen()
         eventually(lambda: state_of(gateway, ill.url) == "ready", 10)
         comes_back_gently(ill, others, time.monotonic())
-    assert traffic.failed(dead_s) == [], "nobody who came after it was dead may notice"
-    for lost in traffic.failed():
-        assert dead_s - FIRST_BYTE_S < lost.sent_s, "only what it had begun"
+    assert traffic.failed() == [], "nobody may notice: who came later, and whose answer had not begun"
 
 
 @pytest.mark.parametrize("balance", ["prefix", "least_tokens"])
@@ -165,12 +162,10 @@ def test_real_engines_are_stopped_and_killed(start: Start, real_engines: list[Em
         eventually(lambda: state_of(gateway, stopped.url) == "ready", 40)
         back_s = time.monotonic()
         os.kill(killed.pid, signal.SIGKILL)
-        dead_s = time.monotonic()
         eventually(lambda: state_of(gateway, killed.url) == "down", 20)
         label = stopped.url.removeprefix("http://")
         eventually(lambda: any(s.replica == label and s.sent_s > back_s for s in traffic.sent), 30)
         time.sleep(2)
-    after = [s for s in traffic.failed(ejected_s) if not dead_s - 10 < s.sent_s < dead_s]  # what the killed one had begun
-    assert after == []
-    assert len(traffic.failed()) <= 8, "what the two had in flight, at most"
+    assert traffic.failed(ejected_s) == [], "the killed one's requests had no answer yet: another took them over"
+    assert len(traffic.failed()) <= 4, "what the stopped one had in flight, at most"
     assert len([s for s in traffic.sent if s.status == 200]) > 30

@@ -108,7 +108,12 @@ def test_every_name_is_exported_with_its_help_and_only_with_its_labels():
         return lambda: [(name, tuple("x" for _ in labels), 1.0) for name, (_, labels) in table.items()]
 
     metrics = Metrics(ones(GAUGES), ones(ASKED))
-    for how in ({}, {"error": "x", "decision": {**DECISION, "degraded": True}}, {"output_tokens": None}, {"died": [("x", "x")]}):
+    for how in (
+        {},
+        {"error": "x", "decision": {**DECISION, "degraded": True}},
+        {"output_tokens": None},
+        {"died": [("x", "x")]},
+    ):
         metrics.note(record_of(**how))
     families = {f.name: f for f in text_string_to_metric_families(metrics.text().decode())}
     assert set(families) == set(LABELS)

@@ -1,7 +1,10 @@
-"""One connection to an engine: what a late word of a client's side may do to the request after."""
+"""One connection to an engine: late words of a client's side, and looking at a body before it goes anywhere."""
 
 import asyncio
 
+import pytest
+
+from switchyard.errors import BrokenStream
 from switchyard.upstream.connection import Connection, Response
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -29,6 +32,20 @@ class Engine(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         self._transport.write(ANSWER)
+
+
+class Transport(asyncio.Transport):
+    """To nowhere."""
+
+    def write(self, data: bytes) -> None:
+        """Gone."""
+
+    def is_closing(self) -> bool:
+        """Never."""
+        return False
+
+    def abort(self) -> None:
+        """Nothing to close."""
 
 
 class Sink:
@@ -74,5 +91,40 @@ def test_who_is_behind_when_his_answer_is_complete_holds_up_nobody_else(run):
         finally:
             connection.abort()
             server.close()
+
+    run(body())
+
+
+def test_a_body_that_comes_with_its_end_while_somebody_looks_is_seen(run):
+    """Both in one read: who waited for more sees it, then that there is no more, and who takes it gets all of it."""
+
+    async def body() -> None:
+        connection = Connection(Owner(), "r", asyncio.get_running_loop())
+        connection.connection_made(Transport())
+        response = connection.send(b"one\n")
+        looking = asyncio.create_task(response.more())
+        await asyncio.sleep(0)
+        connection.data_received(ANSWER)
+        assert await looking
+        assert response.opening == b"ok"
+        assert not await response.more()
+        assert await response.read(10) == b"ok"
+
+    run(body())
+
+
+def test_who_looks_hears_that_the_body_broke_off(run):
+    async def body() -> None:
+        connection = Connection(Owner(), "r", asyncio.get_running_loop())
+        connection.connection_made(Transport())
+        response = connection.send(b"one\n")
+        connection.data_received(ANSWER[:-1])
+        looking = asyncio.create_task(response.more())
+        await asyncio.sleep(0)
+        connection.connection_lost(ConnectionResetError())
+        await looking
+        assert response.opening == b"o"
+        with pytest.raises(BrokenStream):
+            await response.more()
 
     run(body())
