@@ -19,6 +19,8 @@ FAULTS = frozenset({500, 502, 504})
 """Statuses by which an engine says that it is broken; 503 is loading or busy."""
 HELD_BYTES = 128 * 1024
 """Most that is looked at; below what a connection keeps for a reader that has not come yet."""
+_MAY_FAIL = (b'data: {"error"', b"event: error", b"event: response.")
+"""How an event begins that may be an error or an announcement. Of any other not even half is kept from the client."""
 _ANNOUNCES = re.compile(rb"event: ?response\.(?:created|queued|in_progress)[\r\n]")
 
 
@@ -43,7 +45,10 @@ async def fails_early(response: Response) -> GatewayError | None:
 
 def read_opening(data: bytes) -> Literal["open", "begun", "failed"]:
     """What a stream with these first bytes is: an answer that has begun, or its failure, or too short to say. Pure."""
-    for event in EventSplitter().feed(data):
+    splitter = EventSplitter()
+    for event in splitter.feed(data):
         if not _ANNOUNCES.match(event):
             return "failed" if error_status(event) in FAULTS else "begun"
-    return "open" if len(data) < HELD_BYTES else "begun"
+    rest = splitter.rest()
+    may_fail = any(rest[: len(begins)] == begins[: len(rest)] for begins in _MAY_FAIL)
+    return "open" if may_fail and len(data) < HELD_BYTES else "begun"

@@ -33,7 +33,7 @@ LAST_WORDS: dict[str, tuple[str, bool, list[Step]]] = {
     ),
     "a stream of responses": ("responses", True, stream(named(BEGINS[0]), named(BEGINS[1]), RESET)),
     "a stream without an event": ("chat", True, stream(0.05, RESET)),
-    "half an event": ("chat", True, stream(b'data: {"id": "chatc', CLOSE)),
+    "half an event": ("chat", True, stream(b'data: {"error": {"mess', CLOSE)),
     "no answer": ("chat", False, [0.05, CLOSE]),
     "no answer, reset": ("messages", True, [0.05, RESET]),
 }  # fmt: skip

@@ -22,7 +22,9 @@ FAILED = {
     "chat": event(ERROR) + b"data: [DONE]\n\n",
     "other line ends": event(ERROR, end="\r\n"),
     "messages": event(MESSAGES_ERROR, "error"),
-    "responses": CREATED + IN_PROGRESS + event({"type": "response.failed", "response": {"error": {"code": "server_error"}}}),
+    "responses": CREATED
+    + IN_PROGRESS
+    + event({"type": "response.failed", "response": {"error": {"code": "server_error"}}}, "response.failed"),
     "502": event({"error": {"message": "bad gateway", "code": 502}}),
 }
 BEGUN = {
@@ -52,9 +54,16 @@ def test_an_announcement_is_no_answer():
         assert read_opening(data) == "open", data
 
 
+def test_half_an_event_is_kept_from_nobody():
+    for data in (b"d", b"e", b"data: {", b"event: "):
+        assert read_opening(data) == "open", data
+    for data in (b'data: {"i', b"event: m", b":", b"id", b"x", CREATED + b'data: {"t'):
+        assert read_opening(data) == "begun", data
+
+
 def test_nothing_is_held_without_end():
     assert read_opening(event({"instructions": "x" * HELD_BYTES}, "response.created")) == "begun"
-    assert read_opening(b"data: " + b"x" * HELD_BYTES) == "begun"
+    assert read_opening(b'data: {"error": ' + b"x" * HELD_BYTES) == "begun"
 
 
 @pytest.mark.parametrize("name", FAILED)
