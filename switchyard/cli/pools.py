@@ -59,8 +59,14 @@ def run(given: argparse.Namespace) -> int:
         action = given.what
     elif given.what is not None:
         url = given.what
-        if not url.startswith(("http://", "https://")) or given.replica is not None:
+        if not url.startswith(("http://", "https://")):
             raise CommandFailed(f"{url!r} is neither a URL like {DEFAULT_URL} nor one of {', '.join(WORDS)}", WRONG_USE)
+        if given.replica is not None:
+            raise CommandFailed(
+                f"what shall be done to {given.replica}? The gateway is given by --url, with an action", WRONG_USE
+            )
+    if given.wait and action != "drain":
+        raise CommandFailed("--wait belongs to drain", WRONG_USE)
     if action is not None and "/" not in (given.replica or ""):
         raise CommandFailed(f"{action} needs a replica: POOL/REPLICA, as the table shows them", WRONG_USE)
     key = os.environ.get(given.key_env, "")
