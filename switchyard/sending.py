@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from switchyard.errors import GatewayError, Unreachable, UpstreamTimeout
+from switchyard.errors import BrokenStream, GatewayError, Unreachable, UpstreamTimeout
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Lease, Replica
 from switchyard.routing.decision import Decision
@@ -135,7 +135,7 @@ class Sender:
                     record.died.append((name, lease.replica.label))
                     pool.note_bad(lease.replica, failure.message, loop.time(), lease.began_s)
                     lease.release()
-                except (UpstreamTimeout, Unreachable) as failed_engine:
+                except (UpstreamTimeout, Unreachable, BrokenStream) as failed_engine:
                     pool.note_bad(lease.replica, failed_engine.message, loop.time(), lease.began_s)
                     lease.release()
                     raise
@@ -185,6 +185,8 @@ class Sender:
                 failed = await fails_early(response)
                 if failed is not None and await self._is_dead(pool, lease.replica):
                     raise EngineDied(failed)
+                if isinstance(failed, BrokenStream):
+                    raise failed  # nobody has seen its head: the client gets an error's status
             except BaseException:
                 response.abandon()
                 raise

@@ -8,6 +8,7 @@ by a timer per request.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import Protocol, cast
 
@@ -18,6 +19,7 @@ from switchyard.errors import BrokenStream, GatewayError, Unreachable, UpstreamT
 Headers = list[tuple[bytes, bytes]]
 BUFFER_LIMIT = 256 * 1024  # bytes kept for a reader that has not come yet; then the engine waits
 MAX_HEAD_BYTES = 64 * 1024
+_ANSWERS = re.compile(rb"(?:\A|\n)event: response\.(?!created|queued|in_progress)")
 
 
 class StaleConnection(Exception):
@@ -48,7 +50,7 @@ class Response:
     """
 
     __slots__ = (
-        "_buffer", "_buffered", "_client_waits", "_connection",
+        "_announced", "_buffer", "_buffered", "_client_waits", "_connection",
         "_ended", "_error", "_has_begun", "_head", "_more", "_sink", "head_s", "headers", "length", "status",
     )  # fmt: skip
 
@@ -67,9 +69,13 @@ class Response:
         self.length: int | None = None
         self.head_s = 0.0
         self._has_begun = False
+        self._announced = False
 
     def has_begun(self) -> bool:
-        """Whether the body has begun."""
+        """Whether there is something of the body; but for events by which a response is only announced.
+
+        vLLM sends those, as the head of any stream, before it has read the prompt.
+        """
         return self._has_begun
 
     @property
@@ -158,7 +164,9 @@ class Response:
 
     def take(self, data: bytes) -> None:
         """A piece of the body came."""
-        self._has_begun = True
+        if not self._has_begun:
+            self._announced = self._announced or data.startswith(b"event: response.")
+            self._has_begun = not self._announced or _ANSWERS.search(data) is not None
         if self._sink is not None:
             self._sink.feed(data)
             return

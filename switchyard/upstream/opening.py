@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from switchyard.errors import GatewayError, Unreachable, UpstreamTimeout
+from switchyard.errors import BrokenStream, GatewayError, Unreachable
 from switchyard.upstream.connection import Response
 from switchyard.upstream.ending import error_status
 from switchyard.upstream.sse import EventSplitter
@@ -27,7 +27,8 @@ _ANNOUNCES = re.compile(rb"event: ?response\.(?:created|queued|in_progress)[\r\n
 async def fails_early(response: Response) -> GatewayError | None:
     """What went wrong, by the engine's own fault, before an answer began; waits for a stream's first event.
 
-    An engine that is late is not at fault: it may have worked on the prompt all the while.
+    Raises:
+        UpstreamTimeout: the engine is late, which is another matter: it may have worked on the prompt all the while.
     """
     if response.status in FAULTS:
         return Unreachable(f"the engine failed with status {response.status}")
@@ -36,9 +37,7 @@ async def fails_early(response: Response) -> GatewayError | None:
     try:
         while (found := read_opening(response.opening)) == "open" and await response.more():
             pass
-    except UpstreamTimeout:
-        return None
-    except GatewayError as broken:
+    except BrokenStream as broken:
         return broken
     return Unreachable("the engine failed with the first event of its stream") if found == "failed" else None
 

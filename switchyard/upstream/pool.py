@@ -116,10 +116,12 @@ class ConnectionPool:
                 continue
             if now_s - connection.sent_s > limits.total_s:
                 connection.fail(UpstreamTimeout(f"{self.label} did not finish within {limits.total_s:g} s"))
-            elif not response.status:
+            elif connection.waiting_for_client:
+                continue
+            elif not response.has_begun():  # its head may be there: vLLM sends that before a prefill of minutes
                 if now_s - connection.sent_s > limits.first_byte_s:
                     connection.fail(UpstreamTimeout(f"{self.label} did not begin to answer within {limits.first_byte_s:g} s"))
-            elif now_s - connection.moved_s > limits.idle_s and not connection.waiting_for_client:
+            elif now_s - connection.moved_s > limits.idle_s:
                 connection.fail(UpstreamTimeout(f"{self.label} sent nothing for {limits.idle_s:g} s"))
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from .client import ask, error_of, eventually
-from .engine import CLOSE, HANG, RESET, DeadPort, DeafPort, Engine, head, reply, sse, stream
+from .engine import CLOSE, HANG, RESET, DeadPort, DeafPort, Engine, head, named, reply, sse, stream
 from .gateway import Gateway, policy, pool
 
 Start = Callable[..., Any]
@@ -213,6 +213,29 @@ def test_each_limit_is_its_own(start: Start, engine: Engine) -> None:
     assert sse({"n": 9}) in answer.body
     assert sse({"n": 119}) not in answer.body
     assert "within 3 s" in error_of("chat", json.loads(answer.events()[-1][1]))["message"]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("kind", ["chat", "messages", "responses"])
+def test_a_long_prefill_behind_an_early_head_is_no_pause_in_an_answer(
+    start: Start, engine: Engine, kind: str, replicas: int
+) -> None:
+    """vLLM sends the head of a stream at once, and on Responses two events; then it reads a long prompt, or has no room."""
+    engines = [engine, *(start(Engine()) for _ in range(replicas - 1))]
+    announced = named({"type": "response.created", "x": "y" * 100_000}, {"type": "response.in_progress"})
+    before = [announced[:70_000], 0.05, announced[70_000:]] if kind == "responses" else []
+    last = {"chat": sse({"n": 1}, done=True), "messages": named({"type": "message_stop"})}.get(
+        kind, named({"type": "response.output_item.added"}, {"type": "response.completed"})
+    )
+    for each in engines:
+        each.play(stream(*before, 2.5, last))
+    gateway = start(Gateway(policy({"small": pool(*engines, timeouts={"first_byte_s": 60, "idle_s": 1})})))
+    answer = gateway.client().post(*ask(kind, stream=True))
+    assert (answer.status, answer.body) == (200, b"".join(b for b in before if isinstance(b, bytes)) + last)
+    for each in engines:
+        each.play(stream(*before, last[:-10], HANG))
+    answer = gateway.client().post(*ask(kind, stream=True))
+    assert (answer.status, b"sent nothing for 1 s" in answer.body) == (200, True)
 
 
 def test_no_answer_in_http_is_the_engines_fault(start: Start, engine: Engine) -> None:
