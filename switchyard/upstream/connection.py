@@ -19,7 +19,7 @@ from switchyard.errors import BrokenStream, GatewayError, Unreachable, UpstreamT
 Headers = list[tuple[bytes, bytes]]
 BUFFER_LIMIT = 256 * 1024  # bytes kept for a reader that has not come yet; then the engine waits
 MAX_HEAD_BYTES = 64 * 1024
-_ANSWERS = re.compile(rb"(?:\A|\n)event: response\.(?!created|queued|in_progress)")
+_ANSWERS = re.compile(rb"(?:\A|\n)event: (?!response\.(?:created|queued|in_progress)\b)")
 
 
 class StaleConnection(Exception):
@@ -91,6 +91,11 @@ class Response:
             Unreachable, UpstreamTimeout: no usable answer.
         """
         await self._head
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of the body that wait for who takes them."""
+        return self._buffered
 
     @property
     def opening(self) -> bytes:

@@ -15,6 +15,8 @@ from switchyard.upstream.connection import Response
 from switchyard.upstream.ending import error_status
 from switchyard.upstream.sse import EventSplitter
 
+Opening = Literal["open", "begun", "failed"]
+
 FAULTS = frozenset({500, 502, 504})
 """Statuses by which an engine says that it is broken; 503 is loading or busy."""
 HELD_BYTES = 128 * 1024
@@ -35,14 +37,20 @@ async def fails_early(response: Response) -> GatewayError | None:
     if response.status != 200 or not response.is_stream:
         return None
     try:
-        while (found := read_opening(response.opening)) == "open" and await response.more():
+        while (found := _look(response)) == "open" and await response.more():
             pass
     except BrokenStream as broken:
         return broken
     return Unreachable("the engine failed with the first event of its stream") if found == "failed" else None
 
 
-def read_opening(data: bytes) -> Literal["open", "begun", "failed"]:
+def _look(response: Response) -> Opening:
+    if not response.has_begun() and response.buffered < HELD_BYTES:
+        return "open"
+    return read_opening(response.opening)
+
+
+def read_opening(data: bytes) -> Opening:
     """What a stream with these first bytes is: an answer that has begun, or its failure, or too short to say. Pure."""
     splitter = EventSplitter()
     for event in splitter.feed(data):

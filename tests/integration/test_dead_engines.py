@@ -32,6 +32,7 @@ LAST_WORDS: dict[str, tuple[str, bool, list[Step]]] = {
         "messages", True, stream(named({"type": "error", "error": {"type": "internal_error", "message": UNREADABLE}})),
     ),
     "a stream of responses": ("responses", True, stream(named(BEGINS[0]), named(BEGINS[1]), RESET)),
+    "an error event of responses": ("responses", True, stream(named(*BEGINS, {"type": "error", "code": "server_error"}))),
     "a stream without an event": ("chat", True, stream(0.05, RESET)),
     "half an event": ("chat", True, stream(b'data: {"error": {"mess', CLOSE)),
     "no answer": ("chat", False, [0.05, CLOSE]),
