@@ -29,6 +29,7 @@ from switchyard.arriving import PIN, PLACE, Arrivals
 from switchyard.background import repeat, start
 from switchyard.catalogue import Catalogue
 from switchyard.classifiers import Classifiers
+from switchyard.colleagues import Colleagues
 from switchyard.config.policy import Policy
 from switchyard.config.reload import PolicyFile
 from switchyard.config.secrets import Secrets
@@ -44,7 +45,7 @@ from switchyard.pools.affinity import Places
 from switchyard.pools.discovery import Discovery, Resolve, resolve
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Replica
-from switchyard.pools.report import describe_pool, describe_readiness, describe_replica
+from switchyard.pools.report import add_up, describe_pool, describe_readiness
 from switchyard.recalling import Recall
 from switchyard.reloading import ReadyPolicy, Reloader, make_ready
 from switchyard.routing.classify.model import Ask
@@ -135,6 +136,12 @@ class Gateway:
         if self._redis is not None:
             crew = place.crew if place is not None else ""
             self._fleet = Fleet(self._redis, token_hex(8), crew, lambda: self.pools, self._reloader.follow)
+        self._colleagues: Colleagues | None = None
+        if place is not None and self._fleet is not None:
+            self._colleagues = Colleagues(
+                place.folder, place.number, place.count,
+                {"pools": self._describe_pools, "decisions": self._latest_decisions, "act": self._fleet.follow},
+            )  # fmt: skip
         self._classifiers = Classifiers(ask or self._ask_own_pool, self._redis)
         self._pins = Pins(server.session_ttl_s, time.monotonic, tell=self._tell_pin)
         self._stored = StoredResponses(self._store.remember_place)
@@ -232,6 +239,8 @@ class Gateway:
             ]
             if self._redis is not None and self._fleet is not None:
                 tasks += [start(self._redis.run(), "Redis"), start(self._fleet.listen(), "other gateways")]
+            if self._colleagues is not None:
+                tasks.append(start(self._colleagues.listen(), "other workers"))
             if self._worker_files is not None:
                 tasks.append(start(self._write_metrics(self._worker_files), "metrics"))
             if self._source is not None:
@@ -298,19 +307,29 @@ class Gateway:
             problem["state"] = "shared" if self._redis.link.up else "Redis can't be reached: this process goes on alone"
         return ready, {"ready": ready, **problem, **({"reason": reason} if reason else {}), "pools": pools}
 
-    def describe_pools(self) -> list[dict[str, Any]]:
+    async def describe_pools(self) -> dict[str, Any]:
         """See `api.control.Gateway`."""
+        if self._colleagues is None:
+            return {"pools": self._describe_pools()}
+        others = await self._colleagues.ask("pools")
+        workers = {"count": self._colleagues.count, "answered": 1 + len(others)}
+        return {"pools": add_up([self._describe_pools(), *others]), "workers": workers}
+
+    def _describe_pools(self) -> list[dict[str, Any]]:
         now_s = asyncio.get_running_loop().time()
         return [{**describe_pool(pool, now_s), **self.discovery.problem_of(pool.name)} for pool in self.pools.values()]
 
-    def act_on_replica(self, pool_name: str, label: str, action: str, force: bool) -> dict[str, Any]:
+    async def act_on_replica(self, pool_name: str, label: str, action: str, force: bool) -> dict[str, Any]:
         """See `api.control.Gateway`."""
-        now_s = asyncio.get_running_loop().time()
         pool, replica = find_replica(self.pools, pool_name, label)
-        changed = act(pool, replica, action, now_s, force)
+        changed = act(pool, replica, action, asyncio.get_running_loop().time(), force)
         if self._fleet is not None:
-            self._fleet.tell_action(pool.name, replica.label, action)
-        return {"changed": changed, "pool": pool.name, **describe_replica(replica, now_s)}
+            self._fleet.tell_action(pool.name, label, action)
+        if self._colleagues is not None:  # now, and not when they read it: who drains a node wants to take it away
+            await self._colleagues.ask("act", pool.name, label, action)
+        found = (await self.describe_pools())["pools"]
+        shown = next(r for p in found if p["pool"] == pool.name for r in p["replicas"] if r["url"] == replica.url)
+        return {"changed": changed, "pool": pool.name, **shown}
 
     def models(self) -> Mapping[str, dict[str, Any]]:
         """See `api.control.Gateway`."""
@@ -338,8 +357,15 @@ class Gateway:
             await asyncio.to_thread(files.write, list(self._metrics.collect()))
             await asyncio.sleep(WRITE_S)
 
-    def latest_decisions(self, limit: int, case: str = "") -> list[dict[str, Any]]:
+    async def latest_decisions(self, limit: int, case: str = "") -> list[dict[str, Any]]:
         """See `api.control.Gateway`."""
+        found = self._latest_decisions(limit, case)
+        if self._colleagues is not None:
+            found += [line for lines in await self._colleagues.ask("decisions", limit, case) for line in lines]
+            found.sort(key=lambda line: str(line["time"]), reverse=True)
+        return found[:limit]
+
+    def _latest_decisions(self, limit: int, case: str) -> list[dict[str, Any]]:
         newest = (record for record in reversed(self._recorder.latest) if not case or record.case == case)
         return [record.as_line() for record in islice(newest, limit)]
 

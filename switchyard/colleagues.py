@@ -28,11 +28,12 @@ class Colleagues:
     Args:
         folder: what all have in common.
         number: this one's, from 1.
-        count: how many there are.
+        count: how many there are, this one among them.
         answers: what may be asked, by name; called with the question's arguments, gives something for JSON.
     """
 
     def __init__(self, folder: Path, number: int, count: int, answers: Mapping[str, Callable[..., Any]]) -> None:
+        self.count = count
         self._folder = folder
         self._number = number
         self._others = [n for n in range(1, count + 1) if n != number]

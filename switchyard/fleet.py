@@ -143,14 +143,17 @@ class Fleet:
             if kind == "policy":
                 await self._take_policy(notice["version"])
             elif kind == "hand" and not (self._is_new and notice["action"] == "eject" and time.time() - at_s > FRESH_S):
-                self._follow(notice["pool"], notice["replica"], notice["action"])
+                self.follow(notice["pool"], notice["replica"], notice["action"])
             elif kind == "health":
                 self._note_health(about, notice["why"], float(notice["until_s"]))
         except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
             log.warning("a notice of another gateway can't be read (%s): is it of another version?", error)
 
-    def _follow(self, pool_name: str, label: str, action: str) -> None:
-        """Also where it is the last one that gets requests here: it was judged there, and the node may be about to go."""
+    def follow(self, pool_name: str, label: str, action: str) -> None:
+        """Do what was done elsewhere by hand.
+
+        Also where it is the last one that gets requests here: it was judged there, and the node may be about to go.
+        """
         self._hearing = True
         try:
             pool, replica = find_replica(self._pools(), pool_name, label)

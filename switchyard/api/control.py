@@ -61,14 +61,14 @@ class Gateway(Protocol):
     async def fingerprints(self) -> dict[str, dict[str, str]]:
         """What each route's pools, classifiers and ways to choose come to, as a verdict in the policy is about them."""
 
-    def describe_pools(self) -> list[dict[str, Any]]:
-        """Load, state and reason of every replica."""
+    async def describe_pools(self) -> dict[str, Any]:
+        """Load, state and reason of every replica; of all workers together, and how many of them have said theirs."""
 
-    def act_on_replica(self, pool_name: str, label: str, action: str, force: bool) -> dict[str, Any]:
+    async def act_on_replica(self, pool_name: str, label: str, action: str, force: bool) -> dict[str, Any]:
         """Drain, undrain, eject or readmit a replica; gives what it looks like then, and whether that changed it."""
 
-    def latest_decisions(self, limit: int, case: str = "") -> list[dict[str, Any]]:
-        """The newest records, newest first; with a case, only those that carry this label."""
+    async def latest_decisions(self, limit: int, case: str = "") -> list[dict[str, Any]]:
+        """The newest records of all workers, newest first; with a case, only those that carry this label."""
 
     def shadows(self) -> list[dict[str, Any]]:
         """What came of shadows, by route and pools."""
@@ -197,7 +197,7 @@ def make_control(
     @app.get("/admin/decisions", dependencies=admin)
     async def decisions(limit: int = 100, case: str = "") -> list[dict[str, Any]]:
         """The latest decision records, newest first; `?case=` gives those whose request had this `x-switchyard-case`."""
-        return gateway.latest_decisions(max(0, min(limit, 1000)), case)
+        return await gateway.latest_decisions(max(0, min(limit, 1000)), case)
 
     @app.get("/admin/shadows", dependencies=admin)
     async def shadows() -> list[dict[str, Any]]:
@@ -207,7 +207,7 @@ def make_control(
     @app.get("/admin/pools", dependencies=admin)
     async def pools() -> dict[str, Any]:
         """Every pool and replica: state and why, load here and as the engine says it, ejections, nodes."""
-        return {"pools": gateway.describe_pools()}
+        return await gateway.describe_pools()
 
     @app.post("/admin/pools/{pool:path}/replicas/{replica:path}/{action}", dependencies=admin)
     async def act_on_replica(pool: str, replica: str, action: str, force: bool = False) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def make_control(
 
         Names are the policy's, with or without %2F. The last replica that gets requests is taken out with ?force=true only.
         """
-        return gateway.act_on_replica(pool, replica, action, force)
+        return await gateway.act_on_replica(pool, replica, action, force)
 
     app.add_middleware(_RequestIds, next_id=next_id)
     return app

@@ -76,11 +76,11 @@ def run(given: argparse.Namespace) -> int:
             return _act(client, action, given)
         if given.json or given.once or not sys.stdout.isatty():
             found = _ask(client, "GET", "/admin/pools", given.key_env)
-            print(json.dumps(found, indent=2) if given.json else table(found["pools"]))
+            print(json.dumps(found, indent=2) if given.json else shown(found))
             return GOOD if all(pool["taking"] for pool in found["pools"]) else NOT_GOOD
         found = _ask(client, "GET", "/admin/pools", given.key_env)
         while True:
-            print(f"\x1b[H\x1b[J{url}  {time.strftime('%H:%M:%S')}\n\n{table(found['pools'])}", flush=True)
+            print(f"\x1b[H\x1b[J{url}  {time.strftime('%H:%M:%S')}\n\n{shown(found)}", flush=True)
             time.sleep(EVERY_S)
             try:
                 found = _ask(client, "GET", "/admin/pools", given.key_env)
@@ -146,6 +146,14 @@ def _ask(client: httpx.Client, method: str, path: str, key_env: str) -> Any:
     if answer.status_code == 401:
         message += f"; it is read from the environment variable {key_env}"
     raise CommandFailed(message, {"last_replica": NOT_GOOD, "replica_not_found": WRONG_USE}.get(str(code), COULD_NOT_RUN))
+
+
+def shown(found: Json) -> str:
+    """The table, and whose figures are missing in it."""
+    workers = found.get("workers", {"count": 1, "answered": 1})
+    missing = workers["count"] - workers["answered"]
+    note = f"\n\n{missing} of {workers['count']} workers did not answer: their requests are not counted here" if missing else ""
+    return table(found["pools"]) + note
 
 
 def table(pools: Sequence[Json]) -> str:

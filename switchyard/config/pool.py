@@ -95,9 +95,10 @@ class Timeouts(Block):
     connect_s: Seconds = 2
     """Until the TCP connection stands."""
     first_byte_s: Seconds = 600
-    """Until the engine's status line, from the end of the request."""
+    """Until an answer begins, from the end of the request: its status line, and of a stream its first event, since engines
+    send the head before they have read the prompt."""
     idle_s: Seconds = 120
-    """Longest pause inside an answer."""
+    """Longest pause inside an answer that has begun."""
     total_s: Seconds = 3600
     """Whole attempt."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from switchyard.cli.main import main
+from switchyard.cli.pools import shown
 from switchyard.config.secrets import Secrets
 
 from .client import Client, ask, eventually
@@ -148,6 +149,8 @@ def test_the_command_shows_and_acts(pair: tuple[Engine, Engine, Gateway], capsys
     ("arguments", "code", "message"),
     [
         (["nonsense"], 2, "neither a URL"),
+        (["{url}", "small/x"], 2, "given by --url, with an action"),
+        (["{url}", "--wait"], 2, "belongs to drain"),
         (["drain"], 2, "POOL/REPLICA"),
         (["drain", "small"], 2, "POOL/REPLICA"),
         (["drain", "small/nobody", "--url", "{url}"], 2, "has no replica"),
@@ -166,3 +169,8 @@ def test_wrong_use_of_the_command(
         known = {"url": f"http://127.0.0.1:{gateway.port}", "dead": dead.url.rpartition(":")[2]}
         assert main(["pools", *(a.format(**known) for a in arguments)]) == code
     assert message in capsys.readouterr().err
+
+
+def test_the_table_says_whose_figures_are_missing() -> None:
+    assert shown({"pools": []}) == shown({"pools": [], "workers": {"count": 2, "answered": 2}}) == ""
+    assert "1 of 3 workers did not answer" in shown({"pools": [], "workers": {"count": 3, "answered": 2}})

@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -16,7 +18,7 @@ from typing import Any
 
 from redis_server import RedisServer
 
-from .client import Client, ask, error_of, eventually
+from .client import Client, Connection, ask, error_of, eventually
 from .engine import Engine, Gate, sse, stream
 from .gateway import Json, Serve, policy, pool
 
@@ -160,6 +162,71 @@ def test_a_policy_and_an_action_reach_every_worker(start: Start, tmp_path: Path,
     process.process.send_signal(signal.SIGHUP)
     time.sleep(0.5)
     assert process.process.poll() is None
+
+
+def test_whoever_is_asked_speaks_for_all(start: Start, tmp_path: Path, redis: RedisServer, engine: Engine) -> None:
+    """Load and records of all workers; and who drains a replica waits for what runs on it in any of them."""
+    other = start(Engine())
+    policy_ = shared(redis, engine, other)
+    policy_["pools"]["small"]["balance"] = "round_robin"
+    process = serve(start, policy_, tmp_path)
+    gate = Gate()
+    for each in (engine, other):
+        each.play(stream(sse({"n": 1}), gate, sse("[DONE]")))
+    held: dict[str, list[Connection]] = {}
+
+    def hold_one() -> bool:  # four in each worker, two on each replica
+        connection = process.client().open()
+        connection.ask("/readyz", method="GET")
+        mine = held.setdefault(connection.answer().json()["worker"], [])
+        if len(mine) < 4:
+            connection.ask(*ask("chat", stream=True))
+            assert connection.head().status == 200
+            mine.append(connection)
+        return sum(map(len, held.values())) == 8
+
+    eventually(hold_one, 20)
+    label = engine.url.removeprefix("http://")
+
+    def in_flight(client: Client) -> tuple[int, Json]:
+        found = client.get("/admin/pools").json()
+        (pool_,) = found["pools"]
+        return sum(r["in_flight"] for r in pool_["replicas"]), found["workers"]
+
+    assert list(workers_of(process, in_flight).values()) == [(8, {"count": 2, "answered": 2})] * 2
+    drain = ["pools", "drain", f"small/{label}", "--wait", "--url", f"http://127.0.0.1:{process.port}"]
+    draining = subprocess.Popen([str(Path(sys.executable).with_name("switchyard")), *drain], stderr=subprocess.PIPE, text=True)
+    assert draining.stderr is not None
+    assert draining.stderr.readline() == f"4 requests still run on small/{label}\n"
+    states = workers_of(process, lambda c: c.get("/readyz").json()["pools"]["small"]["replicas"][label]["state"])
+    assert list(states.values()) == ["draining"] * 2, "in all of them, when the command is back from the gateway"
+    assert draining.poll() is None
+    gate.open()
+    for connection in (c for mine in held.values() for c in mine):
+        connection.read_until(b"[DONE]")
+    with draining:
+        assert draining.wait(30) == 0
+    ids = workers_of(process, lambda c: sorted(r["id"] for r in c.get("/admin/decisions").json()))
+    assert len({*next(iter(ids.values()))}) == 8
+    assert len({str(found) for found in ids.values()}) == 1
+
+
+def test_who_is_being_replaced_is_not_waited_for(start: Start, tmp_path: Path, redis: RedisServer, engine: Engine) -> None:
+    process = serve(start, shared(redis, engine), tmp_path)
+    os.kill(children(process)[0], signal.SIGSTOP)  # it has connections, and answers nobody
+    try:
+
+        def answered() -> bool:
+            connection = process.client().open(timeout_s=5)
+            connection.ask("/admin/pools", method="GET")
+            try:
+                return connection.answer().json()["workers"] == {"count": 2, "answered": 1}
+            except TimeoutError:  # that one got this connection
+                return False
+
+        eventually(answered, 40)
+    finally:
+        os.kill(children(process)[0], signal.SIGCONT)
 
 
 def test_a_dead_worker_is_replaced_and_said(start: Start, tmp_path: Path, redis: RedisServer, engine: Engine) -> None:
