@@ -45,7 +45,7 @@ from switchyard.pools.affinity import Places
 from switchyard.pools.discovery import Discovery, Resolve, resolve
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Replica
-from switchyard.pools.report import add_up, describe_pool, describe_readiness
+from switchyard.pools.report import add_up, describe_pool, describe_readiness, describe_replica
 from switchyard.recalling import Recall
 from switchyard.reloading import ReadyPolicy, Reloader, make_ready
 from switchyard.routing.classify.model import Ask
@@ -328,8 +328,10 @@ class Gateway:
         if self._colleagues is not None:  # now, and not when they read it: who drains a node wants to take it away
             await self._colleagues.ask("act", pool.name, label, action)
         found = (await self.describe_pools())["pools"]
-        shown = next(r for p in found if p["pool"] == pool.name for r in p["replicas"] if r["url"] == replica.url)
-        return {"changed": changed, "pool": pool.name, **shown}
+        shown = [r for p in found if p["pool"] == pool.name for r in p["replicas"] if r["url"] == replica.url]
+        if not shown:  # another policy has come meanwhile
+            shown = [describe_replica(replica, asyncio.get_running_loop().time())]
+        return {"changed": changed, "pool": pool.name, **shown[0]}
 
     def models(self) -> Mapping[str, dict[str, Any]]:
         """See `api.control.Gateway`."""

@@ -17,6 +17,7 @@ from functools import partial
 import msgspec
 
 from switchyard.errors import BrokenStream, GatewayError, Unreachable, UpstreamTimeout
+from switchyard.patching import patch
 from switchyard.pools.pool import Pool
 from switchyard.pools.replica import Lease, Replica
 from switchyard.routing.decision import Decision
@@ -35,6 +36,7 @@ ANSWER_TOKENS_GUESS = 256  # load of an answer when the client sets no limit
 COPIED_BYTES = 16 * 1024  # shorter bodies are sent in one piece with their head
 JUDGE_ANSWER_BYTES = 256 * 1024
 PROBE_LIMIT_S = 5.0  # a dead engine's health path says so at once; an engine that is busy need not say that it lives
+DEAD = frozenset({"down", "loading"})  # nothing that was sent before runs on it any more
 log = logging.getLogger("switchyard.sending")
 
 
@@ -201,10 +203,11 @@ class Sender:
 
     async def _is_dead(self, pool: Pool, replica: Replica) -> bool:
         """After a failure: whether its health path says that it was the end of the engine, and the budget has a try left."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PROBE_LIMIT_S):
-                await self._probe(pool, replica)
-        return replica.probed in {"down", "loading"} and self._budget.take(asyncio.get_running_loop().time())
+        if replica.probed not in DEAD:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PROBE_LIMIT_S):
+                    await self._probe(pool, replica)
+        return replica.probed in DEAD and self._budget.take(asyncio.get_running_loop().time())
 
     def _worth_retrying(self, response: Response, pool: Pool, tried: Sequence[str], decision: Decision) -> bool:
         """An engine that refuses before it begins is worth another replica's try, within the budget."""
@@ -309,27 +312,3 @@ async def _ask(connections: ConnectionPool, make_request: Callable[[], bytes | l
         response.abandon()
         raise
     return response
-
-
-def patch(view: RequestView, signals: Signals, pool: Pool) -> tuple[bytes, list[str]]:
-    """The body for a pool: the model it serves, and what its block in the policy names. Nothing else.
-
-    Returns:
-        The bytes, and what was changed besides the model, in words; `usage` stands for the usage report asked for.
-    """
-    changes = {"model": pool.model_json}
-    changed: list[str] = []
-    if pool.clamps and pool.context_tokens and signals.max_output_tokens:
-        fits = max(16, pool.context_tokens - signals.prompt_tokens_for(pool.name))
-        for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
-            value = view.number(name)
-            if value is not None and value > fits:
-                changes[name] = str(fits).encode()
-                changed.append(f"{name} lowered from {value} to {fits}")
-    if pool.settings.usage == "ask" and view.stream and view.protocol in {"chat", "completions"}:
-        options = view.body.value("stream_options")
-        if not (isinstance(options, dict) and options.get("include_usage")):
-            asked = {**options, "include_usage": True} if isinstance(options, dict) else {"include_usage": True}
-            changes["stream_options"] = msgspec.json.encode(asked)
-            changed.append("usage")
-    return view.body.patched(changes), changed

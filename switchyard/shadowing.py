@@ -21,10 +21,11 @@ from switchyard.check.answers import Kind, compare, read_answer
 from switchyard.config.route import Route
 from switchyard.errors import GatewayError
 from switchyard.intervals import wilson_interval
+from switchyard.patching import patch
 from switchyard.pools.pool import Pool
 from switchyard.routing.decision import Decision
 from switchyard.routing.request import Body
-from switchyard.sending import Outgoing, Sender, patch
+from switchyard.sending import Outgoing, Sender
 from switchyard.telemetry.record import Record
 from switchyard.telemetry.tracing import NoTracing
 from switchyard.upstream.connection import Response
