@@ -137,7 +137,7 @@ class Sender:
                     record.died.append((name, lease.replica.label))
                     pool.note_bad(lease.replica, failure.message, loop.time(), lease.began_s)
                     lease.release()
-                except (UpstreamTimeout, Unreachable, BrokenStream) as failed_engine:
+                except (UpstreamTimeout, Unreachable) as failed_engine:
                     pool.note_bad(lease.replica, failed_engine.message, loop.time(), lease.began_s)
                     lease.release()
                     raise
@@ -187,8 +187,8 @@ class Sender:
                 failed = await fails_early(response)
                 if failed is not None and await self._is_dead(pool, lease.replica):
                     raise EngineDied(failed)
-                if isinstance(failed, BrokenStream):
-                    raise failed  # nobody has seen its head: the client gets an error's status
+                if isinstance(failed, BrokenStream):  # nobody has seen its head: the client gets an error's status
+                    raise Unreachable(f"{lease.replica.full_name} broke off before it answered")
             except BaseException:
                 response.abandon()
                 raise

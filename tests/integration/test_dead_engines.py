@@ -137,7 +137,7 @@ def test_a_stream_that_breaks_off_before_its_first_event_is_an_error_and_no_brok
     (other,), gateway = others(start, engine)
     engine.play(stream(0.05, end))
     answers = [gateway.client().post(*ask("messages", stream=True)) for _ in range(2)]
-    assert sorted((a.status, a.code or "") for a in answers) == [(200, ""), (502, "upstream_broken")]
+    assert sorted((a.status, a.code or "") for a in answers) == [(200, ""), (502, "upstream_unreachable")]
     assert len(other.work) == 1
 
 
