@@ -98,11 +98,12 @@ def test_more_deaths_than_the_retry_budget_has_reach_the_clients(start: Start, e
     for each in (engine, other):
         each.play([gate, *reply({"ok": True})])
     engine.play(lambda request: [gate, *dying(engine, reply({"error": DEAD}, 500))(request)])
-    held = [gateway.client().start(*ask("chat")) for _ in range(28)]
-    eventually(lambda: len(engine.work) == 14)
+    held = [gateway.client().start(*ask("chat")) for _ in range(40)]
+    eventually(lambda: len(engine.work) == 20, 20)
     gate.open()
     statuses = [connection.answer().status for connection in held]
-    assert (statuses.count(200), statuses.count(500)) == (24, 4)
+    assert set(statuses) == {200, 500}
+    assert statuses.count(500) <= 10, "of twenty, ten are tried once more; later ones again, when the budget has recovered"
 
 
 @pytest.mark.parametrize("kind", ["chat", "messages", "responses"])
