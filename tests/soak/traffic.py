@@ -258,7 +258,8 @@ class Traffic:
         kind, stream = random.choice(KINDS), random.random() < 0.75
         end, at = random.choice(["reset", "close", "reset", "close", "hang"]), random.choice([-1, 0, 1, 5])
         before, inside = "error 504" if end == "hang" else "error 502", "event" if stream else "cut"
-        sent = self._begin("broken answer", {before if at < 0 else inside})
+        announced = stream and kind == "responses" and at in {0, 1}  # nothing of an answer yet
+        sent = self._begin("broken answer", {before} if at < 0 else {before, inside} if announced else {inside})
         plan = self._plan(sent, kind, end=end, at=at)
         talk = Conversation(kind, 0)
         talk.say(self._text())
