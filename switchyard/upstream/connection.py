@@ -97,10 +97,9 @@ class Response:
         """Bytes of the body that wait for who takes them."""
         return self._buffered
 
-    @property
-    def opening(self) -> bytes:
-        """What has come of the body, while nobody has taken it."""
-        return b"".join(self._buffer)
+    def opening(self, pieces: int | None = None) -> bytes:
+        """The first pieces of the body, or all that has come, while nobody has taken it."""
+        return b"".join(self._buffer[:pieces])
 
     async def more(self) -> bool:
         """Wait until more of the body has come, which stays here for who takes it; False when there is no more.
@@ -177,7 +176,8 @@ class Response:
             return
         self._buffer.append(data)
         self._buffered += len(data)
-        self._tell_who_looks()
+        if self._more is not None:
+            self._tell_who_looks()
         if self._buffered > BUFFER_LIMIT:
             self._connection.pause()
 
@@ -202,8 +202,9 @@ class Response:
         self._tell_who_looks()
 
     def _tell_who_looks(self) -> None:
-        if self._more is not None and not self._more.done():
-            self._more.set_result(None)
+        more, self._more = self._more, None
+        if more is not None and not more.done():
+            more.set_result(None)
 
 
 class _Collector:

@@ -20,7 +20,9 @@ Opening = Literal["open", "begun", "failed"]
 FAULTS = frozenset({500, 502, 504})
 """Statuses by which an engine says that it is broken; 503 is loading or busy."""
 HELD_BYTES = 128 * 1024
-"""Most that is looked at; below what a connection keeps for a reader that has not come yet."""
+"""Most that is looked at; below what a connection keeps for a reader that has not come yet ..."""
+SLICE_BYTES = 4 * 1024
+"""... so much at a time."""
 _MAY_FAIL = (b'data: {"error"', b"event: error", b"event: response.")
 """How an event begins that may be an error or an announcement. Of any other not even half is kept from the client."""
 _ANNOUNCES = re.compile(rb"event: ?response\.(?:created|queued|in_progress)[\r\n]")
@@ -47,15 +49,21 @@ async def fails_early(response: Response) -> GatewayError | None:
 def _look(response: Response) -> Opening:
     if not response.has_begun() and response.buffered < HELD_BYTES:
         return "open"
-    return read_opening(response.opening)
+    if not _may_fail(response.opening(pieces=1)):
+        return "begun"  # so it is nearly always, and whatever else has come need not be looked at
+    return read_opening(response.opening())
 
 
 def read_opening(data: bytes) -> Opening:
     """What a stream with these first bytes is: an answer that has begun, or its failure, or too short to say. Pure."""
     splitter = EventSplitter()
-    for event in splitter.feed(data):
-        if not _ANNOUNCES.match(event):
-            return "failed" if error_status(event) in FAULTS else "begun"
-    rest = splitter.rest()
-    may_fail = any(rest[: len(begins)] == begins[: len(rest)] for begins in _MAY_FAIL)
-    return "open" if may_fail and len(data) < HELD_BYTES else "begun"
+    for at in range(0, min(len(data), HELD_BYTES), SLICE_BYTES):
+        for event in splitter.feed(data[at : at + SLICE_BYTES]):
+            if not _ANNOUNCES.match(event):
+                return "failed" if error_status(event) in FAULTS else "begun"
+    return "open" if _may_fail(splitter.rest()) and len(data) < HELD_BYTES else "begun"
+
+
+def _may_fail(event: bytes) -> bool:
+    """Whether an event that begins with these bytes may be an error or an announcement."""
+    return any(event[: len(begins)] == begins[: len(event)] for begins in _MAY_FAIL)

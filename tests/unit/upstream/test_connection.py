@@ -106,7 +106,7 @@ def test_a_body_that_comes_with_its_end_while_somebody_looks_is_seen(run):
         await asyncio.sleep(0)
         connection.data_received(ANSWER)
         assert await looking
-        assert response.opening == b"ok"
+        assert response.opening() == b"ok"
         assert not await response.more()
         assert await response.read(10) == b"ok"
 
@@ -123,7 +123,7 @@ def test_who_looks_hears_that_the_body_broke_off(run):
         await asyncio.sleep(0)
         connection.connection_lost(ConnectionResetError())
         await looking
-        assert response.opening == b"o"
+        assert response.opening() == b"o"
         with pytest.raises(BrokenStream):
             await response.more()
 
