@@ -68,7 +68,7 @@ def test_every_pool_that_was_tried_is_named_with_its_own_replica(run):
 
             return Mock(send=send, host_header=b"h")
 
-        sender = Sender(pools, connections_to, {}, RetryBudget())
+        sender = Sender(pools, connections_to, {}, RetryBudget(), Mock())
         with pytest.raises(Unreachable) as failed:
             await sender.send(outgoing(), Decision("auto", "small", ("mid", "big"), "score", ("p",)))
         with pytest.raises(Unreachable) as lost:
