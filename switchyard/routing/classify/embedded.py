@@ -8,7 +8,7 @@ reason to abstain. How well it does is docs/explanation/routing-quality.md.
 from __future__ import annotations
 
 from switchyard.routing.classify.base import scored
-from switchyard.routing.classify.reading import Reading
+from switchyard.routing.classify.reading import Reading, has_choices
 from switchyard.routing.classify.scope import (
     CODE,
     LONGEST,
@@ -16,6 +16,7 @@ from switchyard.routing.classify.scope import (
     TOO_LONG,
     UNKNOWN_WORDS,
     WORK,
+    has_code,
     leans,
     too_few_known,
     trivial,
@@ -90,13 +91,16 @@ class EmbeddedClassifier:
             return Outcome(NAME, why=ELSEWHERE)
         if len(text) > LONGEST:
             return Outcome(NAME, why=TOO_LONG)
+        if not has_choices(text) and has_code(text):
+            return Outcome(NAME, why=CODE)
         reading = Reading(text)
-        sums = self.scorer.look_up(reading)
-        why = why_not(text, reading, sums)
-        if not why and signals.code_share > MOST_CODE:
-            why = CODE
-        if not why and signals.turns > 1 and leans(reading):
-            why = LEANS
-        if why:
+        if why := why_not(text, reading):
             return Outcome(NAME, why=why)
+        sums = self.scorer.look_up(reading)
+        if too_few_known(reading, sums):
+            return Outcome(NAME, why=UNKNOWN_WORDS)
+        if signals.code_share > MOST_CODE:
+            return Outcome(NAME, why=CODE)
+        if signals.turns > 1 and leans(reading):
+            return Outcome(NAME, why=LEANS)
         return Outcome(NAME, self.scorer.p(reading, sums), "learned from questions with short answers")

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from math import log
 
+from switchyard.routing.lazy import lazy
+
 SURFACE = (
     "length", "words", "characters a word", "share of digits", "numbers", "question marks", "commas", "full stops", "quotes",
     "dollars", "signs of arithmetic", "brackets", "share of capitals", "lines", "share of different words", "blanks",
@@ -35,31 +37,35 @@ class Reading:
         words: in lower case, in order.
         unique: the same, each once.
         paired: those whose neighbours are read as well.
-        surface: see `SURFACE`.
+        numbers: runs of digits.
         kind: PLAIN, NUMBERS (two or more of them) or CHOICES (answers to choose from).
     """
-
-    __slots__ = ("kind", "paired", "surface", "unique", "words")
 
     def __init__(self, text: str) -> None:
         if not text.isascii():
             for curly, plain in _QUOTES:
                 text = text.replace(curly, plain)
         words = self.words = split_words(text)
-        unique = self.unique = set(words)
+        self.unique = set(words)
         half = PAIRED_WORDS // 2
         self.paired = words if len(words) <= PAIRED_WORDS else words[:half] + words[-half:]
-        length, many = len(text) or 1, len(words) or 1
-        raw = text.encode("latin-1", "replace")
+        self._text = text
+        self._raw = text.encode("latin-1", "replace")
+        self.numbers = len(self._raw.translate(_DIGIT_BYTES).split())
+        self.kind = CHOICES if has_choices(text) else NUMBERS if self.numbers > 1 else PLAIN
+
+    @lazy
+    def surface(self) -> tuple[float, ...]:
+        """See `SURFACE`. Most texts are turned away before anybody asks for it."""
+        text, raw = self._text, self._raw
+        length, many = len(text) or 1, len(self.words) or 1
         count = text.count
-        lines = count("\n")
-        numbers = len(raw.translate(_DIGIT_BYTES).split())
-        self.surface = (
+        return (
             log(length + 1),
             log(many),
             length / many,
             (length - len(raw.translate(None, _DIGITS))) / length,
-            log(numbers + 1),
+            log(self.numbers + 1),
             count("?") / many,
             count(",") / many,
             count(".") / many,
@@ -68,19 +74,20 @@ class Reading:
             (count("=") + count("+") + count("*") + count("/") + count("^")) / many,
             count("(") / many,
             (length - len(raw.translate(None, _CAPITALS))) / length,
-            float(lines),
-            len(unique) / many,
+            float(count("\n")),
+            len(self.unique) / many,
             count("_") / many,
         )
-        if lines and _CHOICES.search(text):
-            self.kind = CHOICES
-        else:
-            self.kind = NUMBERS if numbers > 1 else PLAIN
 
     @property
     def pairs(self) -> Iterator[tuple[str, str]]:
         """Neighbouring words."""
         return zip(self.paired, self.paired[1:], strict=False)
+
+
+def has_choices(text: str) -> bool:
+    """Whether a text gives answers to choose from."""
+    return "\n" in text and _CHOICES.search(text) is not None
 
 
 def split_words(text: str) -> list[str]:

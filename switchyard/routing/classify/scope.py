@@ -85,18 +85,13 @@ def trivial(text: str) -> bool:
     return first in {"list", "name"} and 3 <= len(words) <= 4 and words[1] in _FEW
 
 
-def why_not(text: str, reading: Reading, sums: tuple[int, int]) -> str:
-    """Why the learned part has nothing to say about a text; empty when it has."""
-    if len(text) > LONGEST:
-        return TOO_LONG
-    if reading.kind != CHOICES:
-        if has_code(text):
-            return CODE
-        if asks_for_work(text, reading):
-            return WORK
-        if not asks(text, reading):
-            return NO_QUESTION
-    return UNKNOWN_WORDS if too_few_known(reading, sums) else ""
+def why_not(text: str, reading: Reading) -> str:
+    """Why the learned part has nothing to say about a text without code, by its form; empty when it may have."""
+    if reading.kind == CHOICES:
+        return ""
+    if asks_for_work(text, reading):
+        return WORK
+    return "" if asks(text, reading) else NO_QUESTION
 
 
 def too_few_known(reading: Reading, sums: tuple[int, int]) -> bool:
@@ -107,9 +102,10 @@ def too_few_known(reading: Reading, sums: tuple[int, int]) -> bool:
 
 def has_code(text: str) -> bool:
     """Whether there are marks of code, a path or a file's name in it."""
-    if any(mark in text for mark in _CODE_MARKS) or _FILE_NAME.search(text):
-        return True
-    return "/" in text and _PATH.search(text) is not None
+    for mark in _CODE_MARKS:
+        if mark in text:
+            return True
+    return _FILE_NAME.search(text) is not None or ("/" in text and _PATH.search(text) is not None)
 
 
 def asks(text: str, reading: Reading) -> bool:

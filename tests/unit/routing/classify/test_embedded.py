@@ -179,7 +179,7 @@ def test_reading_and_scoring_any_text_works(text):
     assert all(map(math.isfinite, reading.surface))
     assert 0.02 <= SCORER.p(reading, sums) <= 0.98
     assert all(0 <= share <= 1 for share in known_shares(reading, sums))
-    assert why_not(text, reading, sums) == why_not(text, Reading(text), sums)
+    assert why_not(text, reading) == why_not(text, Reading(text))
 
 
 def test_of_a_long_text_pairs_at_both_ends_are_read():
