@@ -6,7 +6,7 @@ put together. On a bad call the same turn goes to the next larger pool, and the 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from switchyard.check.continuation import Continuation
 from switchyard.check.gate import StreamGate

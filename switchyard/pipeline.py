@@ -14,8 +14,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from switchyard.answering import ERROR_BODY_BYTES, Answers
 from switchyard.arriving import Arrivals

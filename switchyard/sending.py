@@ -11,7 +11,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -40,8 +39,7 @@ DEAD = frozenset({"down", "loading"})  # nothing that was sent before runs on it
 log = logging.getLogger("switchyard.sending")
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True):
     """What is sent, whichever replica gets it.
 
     Attributes:

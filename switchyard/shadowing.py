@@ -12,10 +12,12 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 from weakref import WeakSet
+
+from msgspec.structs import replace
 
 from switchyard.check.answers import Kind, compare, read_answer
 from switchyard.config.route import Route

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+import msgspec
 
 Kind = Literal["named", "asked", "only", "rule", "held", "score", "share", "pressure", "otherwise"]
 
@@ -36,8 +37,7 @@ class PoolView(Protocol):
         """Whether its engines answer this protocol natively."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What a classifier says.
 
     Attributes:
@@ -55,8 +55,7 @@ class Outcome:
     raw_p: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """Where a request goes, and why.
 
     Attributes:

@@ -7,7 +7,9 @@ session settle it already, what does the score say.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from switchyard.config.route import Route
 from switchyard.errors import ContextOverflow, InvalidRequest, NotCapable, UnknownPath
@@ -19,8 +21,7 @@ SURE_OVERFLOW = 4
 """Prompts whose estimate is this many times a pool's context are refused by us; closer calls are the engine's to make."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(msgspec.Struct, frozen=True):
     """The pools of a route that can serve the request.
 
     Attributes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from switchyard.config.route import Pressure, Threshold
 from switchyard.routing.decision import Decision

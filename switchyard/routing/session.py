@@ -10,9 +10,11 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from switchyard.routing.signals import Signals
 
@@ -27,8 +29,7 @@ _HEADERS = (
 _ALL_HEADERS = frozenset({*_HEADERS, "x-codex-turn-metadata", "x-client-session-id"})
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(msgspec.Struct, frozen=True):
     """The conversation that a request belongs to.
 
     Attributes:
@@ -118,8 +119,7 @@ def _parsed(text: str | None) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-@dataclass(slots=True)
-class Pin:
+class Pin(msgspec.Struct):
     """What a session had last.
 
     Attributes:

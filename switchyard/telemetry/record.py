@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 KEPT = 1_000
 """Records held in memory for /admin/decisions."""
 
 
-@dataclass(slots=True)
-class Record:
+class Record(msgspec.Struct):
     """One request, filled in as it goes. Times are seconds of the monotonic clock; 0 means it never came to that.
 
     Attributes:
@@ -44,19 +44,19 @@ class Record:
     stream: bool = False
     session: str = ""
     session_source: str = ""
-    signals: dict[str, Any] = field(default_factory=dict)
-    counted: dict[str, int] = field(default_factory=dict)
+    signals: dict[str, Any] = {}
+    counted: dict[str, int] = {}
     prompt: str | None = None
-    decision: dict[str, Any] = field(default_factory=dict)
+    decision: dict[str, Any] = {}
     pool: str = ""
     replica: str = ""
     affinity: str = ""
     limit: str = ""
     escalation: str = ""
-    attempts: list[tuple[str, str]] = field(default_factory=list)
-    died: list[tuple[str, str]] = field(default_factory=list)
+    attempts: list[tuple[str, str]] = []
+    died: list[tuple[str, str]] = []
     tries: int = 0
-    changed: list[str] = field(default_factory=list)
+    changed: list[str] = []
     status: int = 0
     outcome: str = ""
     error: str = ""

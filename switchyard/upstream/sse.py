@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
 
 import msgspec
 
@@ -42,8 +41,7 @@ class _Usage(msgspec.Struct):
 _USAGE_DECODER = msgspec.json.Decoder(_Usage)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Tokens as the engine counted them; None where it did not say."""
 
     input_tokens: int | None = None
