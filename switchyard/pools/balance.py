@@ -66,8 +66,9 @@ def p2c(replicas: Sequence[R], random: Random) -> R:
 
 def least_tokens(replicas: Sequence[R], random: Random) -> R:
     """The one with the fewest estimated tokens in flight for its weight; ties by requests, then by chance."""
-    best = min((r.busy_tokens / r.weight, r.busy / r.weight) for r in replicas)
-    equal = [r for r in replicas if (r.busy_tokens / r.weight, r.busy / r.weight) == best]
+    loads = [(r.busy_tokens / r.weight, r.busy / r.weight) for r in replicas]
+    best = min(loads)
+    equal = [r for r, load in zip(replicas, loads, strict=True) if load == best]
     return equal[0] if len(equal) == 1 else random.choice(equal)
 
 

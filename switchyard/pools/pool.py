@@ -234,7 +234,9 @@ class Pool:
 
     def _place(self, key: str, tokens: int, exclude: Collection[str], only: str | None, prompt_tokens: int) -> Lease | None:
         now_s = asyncio.get_running_loop().time()
-        free = [r for r in self._with_room(now_s) if r.label not in exclude and (only is None or r.label == only)]
+        free = self._with_room(now_s)
+        if exclude or only is not None:
+            free = [r for r in free if r.label not in exclude and (only is None or r.label == only)]
         if not free:
             return None
         for replica in free:
@@ -249,8 +251,9 @@ class Pool:
 
     def _with_room(self, now_s: float) -> list[Replica]:
         """Those that take one more request. Who has come back takes it slowly, as long as somebody else takes the rest."""
-        if any(r.healthy and r.evidence.share(now_s) >= 1 for r in self.replicas):
-            return [r for r in self.replicas if r.has_room(now_s)]
+        for replica in self.replicas:
+            if replica.healthy and replica.evidence.share(now_s) >= 1:
+                return [r for r in self.replicas if r.has_room(now_s)]
         return [r for r in self.replicas if r.available]
 
     def _place_waiter(self, waiter: Waiter) -> Lease | None:

@@ -11,6 +11,7 @@ from switchyard.pools.load import EngineLoad
 
 Probed = Literal["unknown", "ready", "loading", "down"]
 State = Literal["unknown", "ready", "loading", "down", "ejected", "draining"]
+_USABLE = frozenset({"ready", "unknown"})
 
 WORK_HALF_LIFE_S = 60.0
 
@@ -110,8 +111,8 @@ class Replica:
 
     @property
     def healthy(self) -> bool:
-        """Whether requests are sent to it."""
-        return self.state in {"ready", "unknown"}
+        """Whether requests are sent to it: asked often, so without the way over `state`."""
+        return not self.draining and not self.ejected and self.probed in _USABLE
 
     @property
     def available(self) -> bool:
@@ -120,7 +121,7 @@ class Replica:
 
     def has_room(self, now_s: float) -> bool:
         """Whether it takes one more request: healthy, and below its limit, which grows slowly after a return."""
-        return self.available and self.in_flight < self.limit_at(now_s)
+        return self.healthy and self.in_flight < self.limit_at(now_s)
 
     def limit_at(self, now_s: float) -> float:
         """Requests it may have now; less than its limit for a while after its return."""

@@ -16,7 +16,7 @@ from switchyard.errors import InvalidRequest
 from switchyard.routing.lazy import lazy
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_KEY = re.compile(rb'[\s,{]*"(?:[^"\\]|\\.)*"\s*:\s*')
+_KEY = re.compile(rb'[\s,{]*"[^"\\]*(?:\\.[^"\\]*)*"\s*:\s*')
 _END = re.compile(rb"\s*\}\s*")
 _LONE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"

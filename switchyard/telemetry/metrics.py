@@ -141,6 +141,18 @@ class _Histogram:
         self.sum += value
 
 
+class _Histograms(dict[Labels, _Histogram]):
+    """Those of one name, by their label values; each is made when its first value comes."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        super().__init__()
+        self._bounds = bounds
+
+    def __missing__(self, labels: Labels) -> _Histogram:
+        histogram = self[labels] = _Histogram(self._bounds)
+        return histogram
+
+
 class Metrics(Collector):
     """All metrics of one process.
 
@@ -161,13 +173,13 @@ class Metrics(Collector):
         self._read_counters = read_counters
         self._has_replica = has_replica
         self._counters: dict[str, defaultdict[Labels, float]] = {name: defaultdict(float) for name in COUNTERS}
-        self._histograms: dict[str, dict[Labels, _Histogram]] = {name: {} for name in HISTOGRAMS}
+        self._histograms = {name: _Histograms(bounds) for name, (_, _, bounds) in HISTOGRAMS.items()}
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
     def note(self, record: Record) -> None:
         """Count a request that has ended; see `record.Listener`."""
-        counters = self._counters
+        counters, histograms = self._counters, self._histograms
         pool = record.pool
         status = f"{record.status // 100}xx" if record.status else "none"
         counters["switchyard_requests"][(record.route, pool, record.protocol, status, record.outcome)] += 1
@@ -183,7 +195,7 @@ class Metrics(Collector):
             counters["switchyard_decisions"][settled] += 1
             if decision["degraded"]:
                 counters["switchyard_classifier_failures"][(record.route,)] += 1
-            self._observe("switchyard_decide_seconds", (), record.decided_s - record.began_s)
+            histograms["switchyard_decide_seconds"][()].add(record.decided_s - record.began_s)
         if not pool:
             return
         for place in record.attempts:
@@ -200,15 +212,15 @@ class Metrics(Collector):
             counters["switchyard_output_tokens"][(pool,)] += record.output_tokens
         elif record.outcome == "ok":
             counters["switchyard_usage_missing"][(pool,)] += 1
-        self._observe("switchyard_request_seconds", (pool,), record.ended_s - record.began_s)
+        histograms["switchyard_request_seconds"][(pool,)].add(record.ended_s - record.began_s)
         if record.sent_s:
             queued = record.admitted_s - record.decided_s
-            self._observe("switchyard_queue_seconds", (pool,), queued)
-            self._observe("switchyard_overhead_seconds", (), max(0.0, record.sent_s - record.began_s - queued))
+            histograms["switchyard_queue_seconds"][(pool,)].add(queued)
+            histograms["switchyard_overhead_seconds"][()].add(max(0.0, record.sent_s - record.began_s - queued))
         if record.first_byte_s:
-            self._observe("switchyard_first_byte_seconds", (pool,), record.first_byte_s - record.sent_s)
+            histograms["switchyard_first_byte_seconds"][(pool,)].add(record.first_byte_s - record.sent_s)
         if record.first_token_s:
-            self._observe("switchyard_first_token_seconds", (pool,), record.first_token_s - record.sent_s)
+            histograms["switchyard_first_token_seconds"][(pool,)].add(record.first_token_s - record.sent_s)
 
     def count_refusal(self, error: GatewayError) -> None:
         """A request was refused before anything was known about it but its head."""
@@ -217,13 +229,6 @@ class Metrics(Collector):
     def count_reload(self, good: bool) -> None:
         """A new policy was put in force, or refused."""
         self._counters["switchyard_policy_reloads"][("good" if good else "refused",)] += 1
-
-    def _observe(self, name: str, labels: Labels, value: float) -> None:
-        series = self._histograms[name]
-        histogram = series.get(labels)
-        if histogram is None:
-            histogram = series[labels] = _Histogram(HISTOGRAMS[name][2])
-        histogram.add(value)
 
     def collect(self) -> Iterator[Metric]:
         """For prometheus_client."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
@@ -109,12 +110,19 @@ class Record(msgspec.Struct):
 
 def _local(at_s: float) -> str:
     """Seconds of the epoch as local time, in milliseconds."""
+    second, offset = _local_second(int(at_s))
+    return f"{second}.{int(at_s % 1 * 1000):03d}{offset}"
+
+
+@lru_cache(maxsize=2)  # hundreds of requests end in the same second
+def _local_second(at_s: int) -> tuple[str, str]:
     local = time.localtime(at_s)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', local)}.{int(at_s % 1 * 1000):03d}{time.strftime('%z', local)}"
+    return time.strftime("%Y-%m-%dT%H:%M:%S", local), time.strftime("%z", local)
 
 
 def _ms(begin_s: float, end_s: float) -> float | None:
-    return round((end_s - begin_s) * 1000, 3) if begin_s and end_s else None
+    """Whole microseconds as ms. Rounding to digits would go by way of text."""
+    return round((end_s - begin_s) * 1e6) / 1000 if begin_s and end_s else None
 
 
 class Listener(Protocol):
