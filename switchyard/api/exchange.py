@@ -146,12 +146,9 @@ class Exchange:
         """See `relay.Client`. The head goes out together with the first piece of the body."""
         self._answered = True
         lines = [STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        for name, value in self._protocol.server_state.default_headers:
-            lines.append(name + b": " + value + b"\r\n")
-        for name, value in headers:
-            lines.append(name + b": " + value + b"\r\n")
-            if name == b"content-type" and value.startswith(b"text/event-stream"):
-                self._stream = True
+        lines += [name + b": " + value + b"\r\n" for name, value in self._protocol.server_state.default_headers]
+        lines += [name + b": " + value + b"\r\n" for name, value in headers]
+        self._stream = any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers)
         lines.append(b"x-request-id: " + (self.client_request_id or self.request_id).encode("ascii") + b"\r\n")
         self._open_ended = length is None
         if length is not None:

@@ -165,23 +165,22 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
         if not self._ignoring:
-            self._count_head(len(url))
+            self._head_bytes += len(url)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                raise _too_long_a_head()
             self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header; a trailer behind a body in chunks is not one."""
         if self._ignoring or not self._reading_head:
             return
-        self._count_head(len(name) + len(value))
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) >= MAX_HEADERS:
+            raise _too_long_a_head()
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
         self.headers.append((name, value))
-
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers) >= MAX_HEADERS:
-            raise _too_long_a_head()
 
     def on_headers_complete(self) -> None:
         """The head is complete: find out whose request this is."""
@@ -189,7 +188,8 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         if self._offering is not None:  # it is known as it came
             self.headers, self._offering = self._offering, None
-        if self.parser.get_http_version() not in {"1.0", "1.1"}:
+        version = self.parser.get_http_version()
+        if version not in {"1.0", "1.1"}:
             raise InvalidRequest("HTTP/1.1 or HTTP/1.0 is spoken here")
         self._reading_head = False
         target = self.url
@@ -201,7 +201,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self._pass_to_app()
             return
         method = self.parser.get_method()
-        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        keep_alive = version != "1.0" and self.parser.should_keep_alive()
         exchange = Exchange(self, self._door, endpoint or Endpoint("/v1/responses/ID", "responses"), method, target, keep_alive)
         self._exchange = exchange
         self._deadline_s = self.loop.time() + BODY_STALL_S
