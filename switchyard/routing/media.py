@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from switchyard.routing.request import NULL, raw_parts
+from switchyard.routing.request import NULL, is_list, raw_parts
 
 MEDIA_DEPTH = 8  # a tool result in a message is one; no protocol nests deeper
 MEDIA_TOKENS = 1_000  # a mid-sized picture; models differ between 250 and 1,600
@@ -20,8 +20,7 @@ _MEDIA_MARK = re.compile(rb'"type"\s*:\s*"(?:image_url|image|input_image|input_a
 
 def find_media(content: msgspec.Raw, depth: int = 0) -> Iterator[tuple[str, int]]:
     """Kind and bytes of each media part of a message's content, those inside tool results included."""
-    text = memoryview(content)
-    if bytes(text[:1]) != b"[" or depth > MEDIA_DEPTH or not _MEDIA_MARK.search(text):
+    if not is_list(content) or depth > MEDIA_DEPTH or not _MEDIA_MARK.search(memoryview(content)):
         return
     for raw, part in raw_parts(content):
         if part.type in MEDIA_KINDS:

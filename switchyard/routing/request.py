@@ -7,7 +7,7 @@ top-level value stands, and reads inside a value only when somebody asks. What t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ _END = re.compile(rb"\s*\}\s*")
 _LONE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
+_BRACKET = ord("[")
 CAREFUL_BYTES = 256 * 1024
 # An escape of any kind; of the surrogates, only whole pairs are left alone. All alternatives but lone halves are kept.
 _ESCAPE = re.compile(
@@ -126,10 +127,9 @@ class Body:
         except UNREADABLE as error:
             raise InvalidRequest(f"{name} can't be read: {error}", param=name) from None
 
-    def size(self, *names: str) -> int:
+    def size(self, names: Collection[str]) -> int:
         """Bytes that these top-level values take together."""
-        spans = self._spans
-        return sum(spans[n][1] - spans[n][0] for n in names if n in spans)
+        return sum([end - start for name, (start, end) in self._spans.items() if name in names])
 
     def patched(self, changes: Mapping[str, bytes]) -> bytes:
         """The same bytes with these top-level values replaced by JSON text; missing keys are added at the end."""
@@ -286,6 +286,11 @@ def _readable_items(raw: msgspec.Raw) -> Iterator[Item]:
         except UNREADABLE:
             if bytes(entry).startswith(b'"'):
                 yield Item(role="user", content=entry)
+
+
+def is_list(value: msgspec.Raw) -> bool:
+    """Whether a value is a list; other values are told apart without reading them."""
+    return memoryview(value)[0] == _BRACKET
 
 
 def content_parts(content: msgspec.Raw) -> list[Part]:

@@ -14,29 +14,25 @@ from switchyard.config.vocabulary import HEADER_PREFIX, SIGNALS
 from switchyard.routing.agents import COMPACTION, TITLE, TITLING_CLIENTS, client_of
 from switchyard.routing.harness import BILLING, BILLING_PART, SEEN_TEXT_CHARACTERS, clean
 from switchyard.routing.lazy import lazy
-from switchyard.routing.looks import CODE_CHARACTERS, SCRIPTS, looks_like_code
+from switchyard.routing.looks import CODE_CHARACTERS, SCRIPT_CHARACTERS, looks_like_code, script_of
 from switchyard.routing.media import MEDIA_KINDS, MEDIA_TOKENS, find_media
-from switchyard.routing.request import NULL, Item, Part, RequestView, content_parts, text_of
+from switchyard.routing.request import NULL, Item, Part, RequestView, content_parts, is_list, text_of
 from switchyard.routing.tool_history import CALL_TYPES, RESULT_TYPES, chat_calls, is_error
 
 BYTES_PER_TOKEN = 4
 """English text and code, over common BPE vocabularies: 3 to 5 bytes. An estimate, and called so wherever it shows."""
 LONG_BYTES = 256 * 1024
+_TOOL_RESULT = b'"tool_result"'
 
 EFFORT_CHARACTERS = 32  # of what a client calls its effort: it stands in records
 
-PROMPT_FIELDS = (
-    "messages",
-    "system",
-    "tools",
-    "input",
-    "instructions",
-    "prompt",
-    "query",
-    "documents",
-    "text_1",
-    "text_2",
+PROMPT_FIELDS = frozenset(
+    ["messages", "system", "tools", "input", "instructions", "prompt", "query", "documents", "text_1", "text_2"]
 )
+_FORMS = frozenset(["structured_outputs", "guided_json", "guided_regex", "grammar"])
+_FORM_FIELDS = _FORMS | {"response_format", "output_format", "text", "output_config"}
+_EFFORT_FIELDS = frozenset(["reasoning_effort", "reasoning", "output_config", "thinking"])
+_SUBAGENT_HEADERS = frozenset(["x-claude-code-agent-id", "x-openai-subagent", "x-parent-session-id"])
 
 
 class Signals:
@@ -64,7 +60,8 @@ class Signals:
 
     def known(self) -> dict[str, Any]:
         """The signals that were asked for so far: for records, without further work."""
-        return {name: self.__dict__[name] for name in SIGNALS if name in self.__dict__}
+        known = self.__dict__
+        return {name: known[name] for name in SIGNALS if name in known}
 
     # ---- size ----
 
@@ -72,7 +69,7 @@ class Signals:
     def prompt_tokens(self) -> int:
         """Bytes of all that becomes prompt, over `BYTES_PER_TOKEN`; an image or sound counts `MEDIA_TOKENS`."""
         _, count, media_bytes = self._media
-        return max(0, self.view.body.size(*PROMPT_FIELDS) - media_bytes) // BYTES_PER_TOKEN + MEDIA_TOKENS * count
+        return max(0, self.view.body.size(PROMPT_FIELDS) - media_bytes) // BYTES_PER_TOKEN + MEDIA_TOKENS * count
 
     def prompt_tokens_for(self, pool: str) -> int:
         """As the pool's tokenizer counted them; the estimate where it didn't."""
@@ -81,8 +78,9 @@ class Signals:
     @lazy
     def max_output_tokens(self) -> int:
         """The larger of the names that the protocols have for it."""
+        number = self.view.number
         names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-        return max((self.view.number(name) or 0 for name in names), default=0)
+        return max([number(name) or 0 for name in names])
 
     # ---- conversation ----
 
@@ -99,7 +97,7 @@ class Signals:
     def _is_human(self, item: Item) -> bool:
         if item.role != "user":
             return False
-        if not _may_have(item.content, b'"tool_result"'):
+        if not _may_have(item.content, _TOOL_RESULT):
             # A message that is all harness (Codex's environment, say) is not a human's.
             return b"<" not in bytes(memoryview(item.content)[:256]) or any(
                 p.type in MEDIA_KINDS or clean(p.text) for p in self._parts(item)
@@ -113,8 +111,8 @@ class Signals:
             parts = self._parts_read[id(item)] = content_parts(item.content)
         return parts
 
-    def _has_part(self, item: Item, type_: str) -> bool:
-        return _may_have(item.content, f'"{type_}"'.encode()) and any(p.type == type_ for p in self._parts(item))
+    def _has_result(self, item: Item) -> bool:
+        return _may_have(item.content, _TOOL_RESULT) and any(p.type == "tool_result" for p in self._parts(item))
 
     @lazy
     def tools(self) -> int:
@@ -124,12 +122,12 @@ class Signals:
     @lazy
     def tool_loop(self) -> bool:
         """Whether the conversation ends with a tool's result (reminders of the harness behind it don't count)."""
-        for item in reversed(self.view.items):
+        for item, human in zip(reversed(self.view.items), reversed(self._human), strict=True):
             if item.role == "tool" or item.type in RESULT_TYPES:
                 return True
-            if item.role == "user" and self._has_part(item, "tool_result"):
+            if item.role == "user" and self._has_result(item):
                 return True
-            if item.role in {"system", "developer"} or (item.role == "user" and not self._is_human(item)):
+            if item.role in {"system", "developer"} or (item.role == "user" and not human):
                 continue
             return False
         return False
@@ -166,7 +164,7 @@ class Signals:
                 calls.append((str(item.name), str(item.arguments)))
             elif item.role == "assistant":
                 calls += chat_calls(item)
-                if self._has_part(item, "tool_use"):
+                if _may_have(item.content, b'"tool_use"'):
                     parts = self._parts(item)
                     calls += [(p.name, bytes(p.input).decode(errors="replace")) for p in parts if p.type == "tool_use"]
         return calls
@@ -180,7 +178,7 @@ class Signals:
                 results.append(is_error(item.output))
             elif item.role == "tool":
                 results.append(is_error(item.content))
-            elif item.role == "user" and self._has_part(item, "tool_result"):
+            elif item.role == "user" and _may_have(item.content, _TOOL_RESULT):
                 parts = [p for p in self._parts(item) if p.type == "tool_result"]
                 results += [p.is_error or is_error(p.content) for p in parts]
         return results
@@ -210,7 +208,7 @@ class Signals:
             if item.type in MEDIA_KINDS:
                 kinds.add(MEDIA_KINDS[item.type])
             for content in (item.content, item.output):
-                if content is NULL:
+                if content is NULL or not is_list(content):
                     continue
                 for kind, length in find_media(content):
                     kinds.add(kind)
@@ -223,10 +221,9 @@ class Signals:
         """Any of the protocols' ways to force a form on the answer."""
         body = self.view.body
         fields = body.fields
-        if any(
-            n in fields and bytes(fields[n]) != b"null"
-            for n in ("structured_outputs", "guided_json", "guided_regex", "grammar")
-        ):
+        if _FORM_FIELDS.isdisjoint(fields):
+            return False
+        if any(n in fields and bytes(fields[n]) != b"null" for n in _FORMS):
             return True
         kinds = {"json_schema", "json_object"}
         if _inner(body.value("response_format"), "type") in kinds or _inner(body.value("output_format"), "type") in kinds:
@@ -239,6 +236,8 @@ class Signals:
     def reasoning_effort(self) -> str:
         """Chat's `reasoning_effort`, Responses' `reasoning.effort`, Messages' `output_config.effort` or thinking on/off."""
         body = self.view.body
+        if _EFFORT_FIELDS.isdisjoint(body.fields):
+            return ""
         for found in (body.value("reasoning_effort"), _inner(body.value("reasoning"), "effort")):
             if isinstance(found, str):
                 return found[:EFFORT_CHARACTERS]
@@ -302,10 +301,7 @@ class Signals:
     @lazy
     def language(self) -> str:
         """The first script found in the human's last text, rarer ones first."""
-        text = self.last_human_text[:500]
-        if text.isascii():
-            return "latin" if SCRIPTS[-1][1].search(text) else ""
-        return next((name for name, pattern in SCRIPTS if pattern.search(text)), "")
+        return script_of(self.last_human_text[:SCRIPT_CHARACTERS])
 
     # ---- who asks ----
 
@@ -321,7 +317,7 @@ class Signals:
         headers = view.headers
         if view.counting:
             return "count"
-        if any(h in headers for h in ("x-claude-code-agent-id", "x-openai-subagent", "x-parent-session-id")):
+        if not _SUBAGENT_HEADERS.isdisjoint(headers):
             return "subagent"
         if not view.items:
             return "main"
@@ -329,7 +325,7 @@ class Signals:
             self.client in TITLING_CLIENTS
             and self.tools == 0
             and self.turns <= 2  # the ask, and for some clients the text to be titled
-            and view.body.size(*PROMPT_FIELDS) < 16_000
+            and view.body.size(PROMPT_FIELDS) < 16_000
             and TITLE.search(f"{self.system_text[:2000]}\n{self.last_human_text[:300]}")
         ):
             return "title"
@@ -356,12 +352,11 @@ class Signals:
 
 def _may_have(content: msgspec.Raw, mark: bytes) -> bool:
     """A quick no for most: the content is no list, or a short one without the mark."""
-    if content is NULL:
+    if not is_list(content):
         return False
-    text = memoryview(content)
-    if bytes(text[:1]) != b"[":
-        return False
-    return len(text) > LONG_BYTES or mark in bytes(text)  # reading the parts of a long one is cheaper than searching it
+    return len(memoryview(content)) > LONG_BYTES or mark in bytes(
+        content
+    )  # reading the parts of a long one is cheaper than searching it
 
 
 def _inner(value: Any, *path: str) -> Any:

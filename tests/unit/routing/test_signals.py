@@ -48,7 +48,7 @@ def test_a_header_is_a_signal_by_its_name():
 )
 def test_prompt_tokens_are_the_bytes_of_all_that_becomes_prompt(protocol, body, fields):
     signals = signals_of({"model": "auto", **body}, protocol)
-    assert signals.prompt_tokens == signals.view.body.size(*fields) // BYTES_PER_TOKEN
+    assert signals.prompt_tokens == signals.view.body.size(fields) // BYTES_PER_TOKEN
 
 
 @pytest.mark.parametrize("images", [1, 3])
