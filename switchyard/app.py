@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -160,11 +160,11 @@ class Gateway:
         self.app = make_control(self, keys, server.max_body_mb << 20, self.door.next_id, self._lifespan)
         self._install(ready)
 
-    async def _serve(self, exchange: Exchange) -> None:
-        await self.pipeline.handle(exchange)  # the policy of this moment: a request keeps the one it began with
+    def _serve(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
+        return self.pipeline.handle(exchange)  # the policy of this moment: a request keeps the one it began with
 
-    async def _serve_stored(self, exchange: Exchange, response_id: str) -> None:
-        await self._recall.handle(exchange, response_id)
+    def _serve_stored(self, exchange: Exchange, response_id: str) -> Coroutine[Any, Any, None]:
+        return self._recall.handle(exchange, response_id)
 
     # ---- the policy in force ----
 

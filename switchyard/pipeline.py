@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -45,6 +46,7 @@ from switchyard.telemetry.tracing import Tracing
 from switchyard.upstream.connection import Response
 
 LONG_BODY_BYTES = 2 * 1024 * 1024
+_read_all = attrgetter(*ALWAYS_RECORDED)
 
 
 class Pipeline:
@@ -150,7 +152,7 @@ class Pipeline:
 
     def _note_decision(self, decision: Decision, signals: Signals, session: Session, record: Record) -> None:
         record.decision = decision.as_record()
-        record.signals, record.counted = signals.known(), signals.counted
+        record.counted = signals.counted
         record.session, record.session_source = session.key, session.source
         if self._policy.server.log_prompts:
             record.prompt = signals.last_human_text
@@ -225,10 +227,12 @@ class Pipeline:
         """
         if self._policy.server.decision_log is not None:
             with contextlib.suppress(GatewayError):  # a field that is no text: the engine had the last word
-                for name in ALWAYS_RECORDED:
-                    signals.get(name)
-        named = {name for rule in route.rules for name in rule.when if name.startswith(HEADER_PREFIX)}
-        record.signals = {**signals.known(), **{name: signals.get(name) for name in named}}
+                _read_all(signals)
+        record.signals = signals.known()
+        for rule in route.rules:
+            for name in rule.when:
+                if name.startswith(HEADER_PREFIX):
+                    record.signals[name] = signals.get(name)
 
     async def explain(self, view: RequestView, request_id: str) -> dict[str, Any]:
         """Decide about a request without serving it, and without remembering it. It counts as a request of its API key.

@@ -41,8 +41,9 @@ def find_candidates(names: Sequence[str], pools: Mapping[str, PoolView], signals
         NotCapable: none takes images, audio, tools or structured output that the request has.
         ContextOverflow: the prompt is surely too long for all of them.
     """
-    if all(_serves(pools[n], signals) for n in names):
-        return Candidates(tuple(names))
+    serving = [n for n in names if _serves(pools[n], signals)]
+    if len(serving) == len(names):
+        return Candidates(tuple(serving))
     excluded: list[str] = []
     speaking = [n for n in names if pools[n].speaks(signals.protocol)]
     if not speaking:
@@ -75,9 +76,9 @@ def _serves(pool: PoolView, signals: Signals) -> bool:
     if not pool.speaks(signals.protocol):
         return False
     for need in pool.refuses:
-        if signals.get(need):
+        if getattr(signals, need):
             return False
-    return _fits(pool, signals)
+    return pool.context_tokens is None or _fits(pool, signals)
 
 
 def _lacks(pool: PoolView, signals: Signals) -> list[str]:
@@ -181,6 +182,8 @@ def larger(pool: str, pools: Sequence[str]) -> tuple[str, ...]:
 
 def nearest_capable(wanted: str, route: Route, candidates: Candidates) -> str:
     """The wanted pool, else the next larger one that can serve the request, else the largest that can."""
+    if wanted in candidates.pools:
+        return wanted
     order = route.pools
     after = [p for p in order[order.index(wanted) :] if p in candidates.pools] if wanted in order else []
     return after[0] if after else candidates.pools[-1]
