@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -158,8 +159,10 @@ class Sender:
         raise (type(failure) if failure is not None else Unreachable)(what, retry_after_s=2)
 
     @staticmethod
-    async def _admit(pool: Pool, outgoing: Outgoing, tokens: int, tried: Sequence[str], only: str | None) -> Lease | None:
-        return await pool.admit(
+    def _admit(
+        pool: Pool, outgoing: Outgoing, tokens: int, tried: Sequence[str], only: str | None
+    ) -> Coroutine[Any, Any, Lease | None]:
+        return pool.admit(
             outgoing.affinity, tokens, tried, only, outgoing.signals.prompt_tokens,
             api_key=outgoing.view.key_name, background=is_background(outgoing.signals),
         )  # fmt: skip
@@ -216,7 +219,7 @@ class Sender:
             and self._budget.take(asyncio.get_running_loop().time())
         )
 
-    async def attempt(self, outgoing: Outgoing, pool: Pool, replica: Replica, body: bytes) -> Response:
+    def attempt(self, outgoing: Outgoing, pool: Pool, replica: Replica, body: bytes) -> Coroutine[Any, Any, Response]:
         """One try: send, and wait for the head; a kept connection that died unseen is replaced once.
 
         Raises:
@@ -224,7 +227,7 @@ class Sender:
             GatewayError: no answer came.
         """
         connections = self._connections_to(pool, replica)
-        return await _ask(connections, lambda: self._request(outgoing, pool, connections, body))
+        return _ask(connections, lambda: self._request(outgoing, pool, connections, body))
 
     def _request(self, outgoing: Outgoing, pool: Pool, connections: ConnectionPool, body: bytes) -> bytes | list[bytes]:
         """Head and body as they go over the wire. vLLM puts the request id into its answer's id: each try has its own."""

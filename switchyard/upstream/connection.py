@@ -46,12 +46,14 @@ class Response:
         status: HTTP status, once `head` has returned.
         headers: names in lower case, in the engine's order.
         length: value of Content-Length; None when the body ends otherwise.
+        is_stream: whether it is an event stream.
         head_s: monotonic time at which the first byte came; 0 before.
     """
 
     __slots__ = (
         "_announced", "_buffer", "_buffered", "_client_waits", "_connection",
-        "_ended", "_error", "_has_begun", "_head", "_more", "_sink", "head_s", "headers", "length", "status",
+        "_ended", "_error", "_has_begun", "_head", "_more", "_sink", "head_s", "headers", "is_stream", "length",
+        "status",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
@@ -67,6 +69,7 @@ class Response:
         self.status = 0
         self.headers: Headers = []
         self.length: int | None = None
+        self.is_stream = False
         self.head_s = 0.0
         self._has_begun = False
         self._announced = False
@@ -78,19 +81,14 @@ class Response:
         """
         return self._has_begun
 
-    @property
-    def is_stream(self) -> bool:
-        """Whether the answer is an event stream."""
-        return any(n == b"content-type" and v.lower().startswith(b"text/event-stream") for n, v in self.headers)
-
-    async def head(self) -> None:
-        """Wait for status and headers.
+    def head(self) -> asyncio.Future[None]:
+        """Status and headers, to be waited for.
 
         Raises:
             StaleConnection: nothing came, on a connection that had served before.
             Unreachable, UpstreamTimeout: no usable answer.
         """
-        await self._head
+        return self._head
 
     @property
     def buffered(self) -> int:
@@ -160,9 +158,9 @@ class Response:
 
     # ---- called by the connection ----
 
-    def take_head(self, status: int, headers: Headers, length: int | None) -> None:
+    def take_head(self, status: int, headers: Headers, length: int | None, is_stream: bool) -> None:
         """Status and headers are complete."""
-        self.status, self.headers, self.length = status, headers, length
+        self.status, self.headers, self.length, self.is_stream = status, headers, length, is_stream
         if not self._head.done():
             self._head.set_result(None)
 
@@ -377,16 +375,18 @@ class Connection(asyncio.Protocol):
             return
         self._keep = self._parser.should_keep_alive()  # only right in here
         length: int | None = None
-        chunked = False
+        chunked = is_stream = False
         for name, value in self._headers:
             if name == b"content-length" and value.isdigit():
                 length = int(value)
             elif name == b"transfer-encoding":
                 chunked = True
+            elif name == b"content-type":
+                is_stream = is_stream or value.lower().startswith(b"text/event-stream")
         self._bodyless = status in {204, 304}
         self._ends_with_close = length is None and not chunked
         if self.response is not None:
-            self.response.take_head(status, self._headers, None if chunked else length)
+            self.response.take_head(status, self._headers, None if chunked else length, is_stream)
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body, without its framing."""

@@ -80,19 +80,27 @@ class Relay:
         self._reader = reader
         self._steps = steps
         self._is_over = is_over
-        self._done: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
+        self._over = False
+        self._error: GatewayError | None = None
+        self._waiter: asyncio.Future[None] | None = None
 
     async def run(self, response: Response) -> GatewayError | None:
         """Pass on the whole body; gives the error when it broke off after the client's answer had begun."""
         self._client.on_pressure(response.pause, response.resume)
         response.pipe(self)
-        return await self._done
+        if not self._over:  # a short answer is complete by now
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._over = True
+        return self._error
 
     def feed(self, data: bytes) -> None:
         """See `Sink`."""
         self._reader.see(data)
         if self._steps:
-            if self._done.done():
+            if self._over:
                 return
             for step in self._steps:
                 data = step.feed(data)
@@ -105,7 +113,7 @@ class Relay:
 
     def end(self) -> None:
         """See `Sink`."""
-        if self._done.done():
+        if self._over:
             return
         rest = b""
         for step in self._steps:
@@ -118,15 +126,18 @@ class Relay:
 
     def fail(self, error: GatewayError) -> None:
         """See `Sink`."""
-        if self._done.done():
+        if self._over:
             return
         between_events = bool(self._steps) or self._reader.between_events  # steps let whole events out
         self._client.break_off(error, between_events, self._reader.tail)
         self._settle(error)
 
     def _settle(self, error: GatewayError | None) -> None:
-        if not self._done.done():
-            self._done.set_result(error)
+        if self._over:
+            return
+        self._over, self._error = True, error
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class _UsageEvent(msgspec.Struct):
