@@ -103,9 +103,11 @@ class Pipeline:
             view = _read(exchange, headers)
             target = self._identify(view, record)
             signals = Signals(view, self._read_hour())
-            await _let_others_run(exchange)
+            if is_long := len(exchange.body) > LONG_BODY_BYTES:
+                await asyncio.sleep(0)  # between two steps over many megabytes, other streams get their turn
             session = identify(signals, self._session_of)
-            await _let_others_run(exchange)
+            if is_long:
+                await asyncio.sleep(0)
             claim = await self._arrivals.enter(record, signals, session)
             decision = await self._decider.decide(target, signals, session)
             record.decided_s = time.monotonic()
@@ -264,9 +266,3 @@ class Pipeline:
 def _read(exchange: Exchange, headers: Mapping[str, str]) -> RequestView:
     endpoint = exchange.endpoint
     return RequestView(endpoint.protocol, Body(exchange.body), headers, exchange.key_name, exchange.address, endpoint.counting)
-
-
-async def _let_others_run(exchange: Exchange) -> None:
-    """Between two steps over a body of many megabytes, other streams get their turn."""
-    if len(exchange.body) > LONG_BODY_BYTES:
-        await asyncio.sleep(0)

@@ -56,7 +56,7 @@ class Exchange:
         self._complete = False
         self._chunked = False
         self._open_ended = False  # the body's length is not announced: an error event can still be put in
-        self._stream = False
+        self._answer_headers: Headers = []
         self._pause: Callable[[], None] | None = None
         self._resume: Callable[[], None] | None = None
         self.request_id, self.client_request_id = self._choose_id()
@@ -148,7 +148,7 @@ class Exchange:
         lines = [STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status]
         lines += [name + b": " + value + b"\r\n" for name, value in self._protocol.server_state.default_headers]
         lines += [name + b": " + value + b"\r\n" for name, value in headers]
-        self._stream = any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers)
+        self._answer_headers = headers
         lines.append(b"x-request-id: " + (self.client_request_id or self.request_id).encode("ascii") + b"\r\n")
         self._open_ended = length is None
         if length is not None:
@@ -195,7 +195,9 @@ class Exchange:
         """See `relay.Client`."""
         if self._complete or self.client_left:
             return
-        if self._stream and self._open_ended:
+        if self._open_ended and any(
+            n == b"content-type" and v.startswith(b"text/event-stream") for n, v in self._answer_headers
+        ):
             self.write(stream_error(self.endpoint.protocol, error, between_events, tail))
             self.keep_alive = False
             self.finish()

@@ -135,6 +135,10 @@ class Body:
         """The same bytes with these top-level values replaced by JSON text; missing keys are added at the end."""
         pieces: list[bytes | memoryview] = []
         view, at = memoryview(self.raw), 0
+        if len(changes) == 1:  # the model's name alone, nearly always
+            ((name, text),) = changes.items()
+            if (span := self._spans.get(name)) is not None:
+                return b"".join((view[: span[0]], text, view[span[1] :]))
         for start, end, text in sorted((*self._spans[n], t) for n, t in changes.items() if n in self._spans):
             pieces += (view[at:start], text)
             at = end

@@ -117,7 +117,7 @@ class Signals:
     @lazy
     def tools(self) -> int:
         """Tools offered."""
-        return self.view.tool_count
+        return len(self.view.tool_names)
 
     @lazy
     def tool_loop(self) -> bool:
