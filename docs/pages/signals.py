@@ -20,7 +20,7 @@ def signals_page() -> str:
         entries.append(item(f"**`{name}`** - {kinds[spec.kind]}. {spec.meaning}" + (f" *How:* {how}" if how else "")))
     entries.append(item(f"**`{HEADER_PREFIX}NAME`** - text. {header_meaning()}"))
     clients = list(dict.fromkeys(name for _, name in agents.AGENTS))
-    scripts = [name for name, _ in looks.SCRIPTS]
+    scripts = [*(name for name, _ in looks.RARER_SCRIPTS), "latin"]
     return page(
         "Signals",
         fill(

@@ -29,7 +29,7 @@ _CODE_WORDS = frozenset(
         "use",
     ]
 )
-_SCRIPTS: tuple[tuple[str, re.Pattern[str]], ...] = (
+RARER_SCRIPTS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("han", re.compile(r"[\u4e00-\u9fff]")),
     ("kana", re.compile(r"[\u3040-\u30ff]")),
     ("hangul", re.compile(r"[\uac00-\ud7af]")),
@@ -48,7 +48,7 @@ def script_of(text: str) -> str:
     if not text.isascii():
         # Most of a text is ASCII even where some of it is not: what is left is short, and looked through eight times.
         rest = text.encode(errors="replace").translate(None, _ASCII).decode()
-        for name, pattern in _SCRIPTS:
+        for name, pattern in RARER_SCRIPTS:
             if pattern.search(rest):
                 return name
     return "latin" if _LATIN.search(text) else ""
