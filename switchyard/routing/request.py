@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ _LONE = re.compile(
 )
 _BRACKET = ord("[")
 CAREFUL_BYTES = 256 * 1024
+REMEMBERED, REMEMBERED_BYTES = 32, 256 * 1024  # lists of tools whose names are remembered, and the longest of them
 # An escape of any kind; of the surrogates, only whole pairs are left alone. All alternatives but lone halves are kept.
 _ESCAPE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.", re.DOTALL
@@ -191,9 +193,8 @@ def _locate(text: bytes, fields: Mapping[str, msgspec.Raw]) -> dict[str, tuple[i
     for name, value in fields.items():
         key = _KEY.match(text, at)
         start = key.end() if key else at
-        written = bytes(value)
-        end = start + len(written)
-        if key is None or not text.startswith(written, start):
+        end = start + memoryview(value).nbytes
+        if key is None or not text.startswith(value, start):
             raise InvalidRequest("the body has a key twice at its top level; engines disagree about which one counts")
         spans[name] = (start, end)
         at = end
@@ -263,15 +264,23 @@ class RequestView:
         found = self.body.fields.get("tools")
         if found is None:
             return ()
-        try:
-            return tuple(_name_of(t) for t in _TOOLS.decode(found))
-        except UNREADABLE:
-            return tuple(_name_of(t) for t in _readable_tools(found))
+        text = bytes(found)
+        return _remembered_names(text) if len(text) <= REMEMBERED_BYTES else _names_of(text)
 
     @lazy
     def tool_count(self) -> int:
         """Number of tools offered."""
         return len(self.tool_names)
+
+
+def _names_of(tools: bytes) -> tuple[str, ...]:
+    try:
+        return tuple([_name_of(t) for t in _TOOLS.decode(tools)])
+    except UNREADABLE:
+        return tuple([_name_of(t) for t in _readable_tools(tools)])
+
+
+_remembered_names = lru_cache(maxsize=REMEMBERED)(_names_of)  # agents offer the same tools with every request
 
 
 def _readable_items(raw: msgspec.Raw) -> Iterator[Item]:
@@ -338,7 +347,7 @@ def raw_parts(content: msgspec.Raw) -> Iterator[tuple[msgspec.Raw, Part]]:
                 yield entry, Part(type="text", text=_decoded_text(bytes(entry)))
 
 
-def _readable_tools(raw: msgspec.Raw) -> Iterator[Tool]:
+def _readable_tools(raw: bytes) -> Iterator[Tool]:
     try:
         entries = _RAWS.decode(raw)
     except UNREADABLE:
