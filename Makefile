@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt docs schema test-vllm test-cluster test-agents soak fuzz bench bench-state bench-deciding bench-routing bench-balancing bench-throughput clean
+.PHONY: help demo test check fmt docs schema test-vllm test-cluster test-agents soak fuzz bench bench-instructions bench-state bench-deciding bench-routing bench-balancing bench-throughput clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,9 @@ bench: $(READY) ## speed beside peers in the same run (needs cc, two cores); PEE
 	  --gateway 'switchyard=$(CURDIR)/$(BIN)/switchyard serve {config} --port {port}' \
 	  --config-template benchmarks/gateway.yaml --json $(BENCH)/results.json $(ARGS)
 	$(BIN)/python benchmarks/plot.py $(BENCH)/results.json $(BENCH)/results.svg
+
+bench-instructions: $(READY) ## instructions of a request, the same on a busy machine (needs valgrind, 2 min); ARGS='--bodies 2k'
+	$(BIN)/python benchmarks/instructions.py $(ARGS)
 
 bench-deciding: $(READY) ## what deciding costs, in process; ARGS='--json'
 	$(BIN)/python benchmarks/deciding.py $(ARGS)

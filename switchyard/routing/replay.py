@@ -8,8 +8,10 @@ guessed. Pure: no files, no clock, no event loop. Counting is `tally.py`, readin
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, cast
+
+from msgspec.structs import replace
 
 from switchyard.config.policy import Policy
 from switchyard.errors import GatewayError

@@ -1,8 +1,7 @@
 """What a session had before: remembered for a time, bounded, and held when the policy says so."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from switchyard.routing.session import Pin, Pins, Session, held_pool
 
