@@ -49,7 +49,6 @@ from switchyard.pools.report import add_up, describe_pool, describe_readiness, d
 from switchyard.recalling import Recall
 from switchyard.reloading import ReadyPolicy, Reloader, make_ready
 from switchyard.routing.classify.model import Ask
-from switchyard.routing.classify.scorer import digest_weights
 from switchyard.routing.fingerprint import fingerprint
 from switchyard.routing.request import Body, RequestView
 from switchyard.routing.session import Pin, Pins
@@ -380,12 +379,11 @@ class Gateway:
 
     async def fingerprints(self) -> dict[str, dict[str, str]]:
         """See `api.control.Gateway`."""
-        policy = self.policy
-
-        def read() -> dict[str, dict[str, str]]:
-            return {name: fingerprint(policy, r, digest_weights).model_dump() for name, r in policy.routes.items()}
-
-        return await asyncio.to_thread(read)  # heads are files
+        policy, scorers = self.policy, self._classifiers.scorers  # heads as they are asked, whatever their files hold by now
+        return {
+            name: fingerprint(policy, route, lambda path: scorers[path].digest).model_dump()
+            for name, route in policy.routes.items()
+        }
 
     def _read_gauges(self) -> Figures:
         yield from read_pools(self.pools.values(), self.discovery)

@@ -124,7 +124,7 @@ class Decider:
             return Decision(name, stored[0], (), "held", (why,), only_replica=stored[1])
         decision = decide_by_facts(name, route, candidates, signals)
         if decision is None:
-            pin = self._pins.get(name, session)
+            pin = self._pins.get(name, session, remember)
             held = held_pool(pin, route.decide_per, signals.turns, signals.tool_loop, session.certain)
             if pin is not None and held is not None:
                 if remember and (later := pin.after(signals.turns, signals.tool_loop)) is not pin:

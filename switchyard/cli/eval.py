@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from switchyard.config.policy import Policy
-    from switchyard.config.route import Fingerprint, Route
+    from switchyard.config.route import Fingerprint
     from switchyard.evals.folder import Folder
     from switchyard.evals.gateway import Gateway
     from switchyard.evals.suite import Case, Suite
@@ -131,6 +131,9 @@ def _write_verdict(policy: str, report: dict[str, Any]) -> None:
     from switchyard.config.edit import CannotEdit
     from switchyard.config.problem import PolicyError
 
+    if report["run"]["chosen_on_suite"]:  # else the next run would not know that they were
+        _say(f"the verdict is not written into {policy}: its thresholds were chosen on this suite, which can't prove them")
+        return
     try:
         write_eval_verdict(Path(policy), report)
     except (CannotEdit, PolicyError) as error:
@@ -261,14 +264,19 @@ def _describe(
         "weights": _weights(policy) | dict(_parse_weight(text) for text in given.weight),
         "gateway": "started for the run" if policy is not None else gateway.url, "policy": given.policy,
         "policy_hash": hashlib.sha256(Path(given.policy).read_bytes()).hexdigest() if policy is not None else None,
-        "chosen_on_suite": policy is not None and _chosen_on(policy.routes[names.route], suite),
+        "chosen_on_suite": policy is not None and _chosen_on(policy, names.route, suite),
     }  # fmt: skip
 
 
-def _chosen_on(route: Route, suite: Suite) -> bool:
-    """Whether the route's thresholds were found by `calibrate` on this very suite."""
+def _chosen_on(policy: Policy, name: str, suite: Suite) -> bool:
+    """Whether the route's thresholds, as they stand, were found by `calibrate` on this very suite."""
+    from switchyard.routing.fingerprint import fingerprint
+
+    route = policy.routes[name]
     was = route.evaluated
-    return was is not None and was.by == "calibrate" and was.suite == f"{suite.name} {suite.version}"
+    if was is None or was.by != "calibrate" or was.suite != f"{suite.name} {suite.version}":
+        return False
+    return was.hash.choosing == fingerprint(policy, route, lambda _: "").choosing  # which doesn't rest on weights
 
 
 def _resumed(folder: Folder, asked: dict[str, Any]) -> dict[str, Any]:

@@ -75,6 +75,7 @@ class Recorded(msgspec.Struct):
     replica: str = ""
     outcome: str = ""
     error: str = ""
+    escalation: str = ""
     ms: dict[str, float | None] = {}
     tokens: dict[str, int | None] = {}
     ended_s: float = 0.0

@@ -147,6 +147,8 @@ class Replay:
             why = "goes on from a turn that can't be decided anew, or began before this log"
             self._assume(target.route_name, record, session)
             return Verdict("unknown", old.pool, why=why, group=why)
+        if decision.pool == old.pool:
+            self._follow(target.route_name, record, session)
         state: State = "same" if decision.pool == old.pool else "moved"
         return Verdict(state, old.pool, decision.pool, decision.reasons[0])
 
@@ -188,6 +190,17 @@ class Replay:
         turns = record.signals.get("turns", pin.turn)
         self._pins.put(route, session, replace(pin, pool=record.decision.pool, turn=turns))
         self._guessed.add((route, session.key))
+
+    def _follow(self, route: str, record: Recorded, session: Session) -> None:
+        """What a pool that took over from the one decided on means for the session; see `Decider.note_move`."""
+        if record.pool in {"", record.decision.pool}:
+            return
+        turns = record.signals.get("turns", 0)
+        if record.escalation and record.outcome == "ok":
+            self._pins.put(route, session, Pin(record.pool, turns))
+            self._guessed.discard((route, session.key))
+        else:  # stood in for, or moved since its engine found it too long: the record doesn't say which
+            self._guessed.add((route, session.key))
 
     def _see_queues(self, record: Recorded, pools: Sequence[str]) -> None:
         """A queue shows in the log only where it moved a request; then all but the pool that was taken had one."""

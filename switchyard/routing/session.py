@@ -202,16 +202,17 @@ class Pins:
     def __len__(self) -> int:
         return len(self._pins)
 
-    def get(self, route: str, session: Session) -> Pin | None:
-        """The pin of a session on a route, if it is still remembered."""
+    def get(self, route: str, session: Session, use: bool = True) -> Pin | None:
+        """The pin of a session on a route, if it is still remembered; without `use` it is only looked at, and ages on."""
         pin = self._pins.get((route, session.key))
         if pin is None:
             return None
         now_s = self._clock()
         if now_s - pin.seen_s > self.ttl_s:
             return None
-        pin.seen_s = now_s  # it is silence that makes a session old
-        self._pins.move_to_end((route, session.key))
+        if use:
+            pin.seen_s = now_s  # it is silence that makes a session old
+            self._pins.move_to_end((route, session.key))
         return pin
 
     def put(self, route: str, session: Session, pin: Pin) -> None:

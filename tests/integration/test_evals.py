@@ -196,13 +196,17 @@ def test_from_a_run_to_a_threshold_to_a_verdict(
     assert (code, report["verdict"]["word"]) == (0, "non-inferior"), said
     assert report["arms"]["routed"]["big_share"] == pytest.approx(found["step"]["share"]), "the forecast came true"
     assert any("forecast again" in c for c in report["cautions"]), "on the cases that it was chosen on"
+    assert "the verdict is not written" in said
     text = file.read_text()
-    assert "by: eval" in text
-    assert "by: calibrate" not in text
+    assert "by: calibrate" in text, "so that the next run knows it, too"
 
     file.write_text(text.replace(f"p_at_least: {found['step']['p_at_least']:g}", "p_at_least: 0.1"))
     assert main(["check", str(file)]) == 0
     assert "rules or thresholds changed since the verdict non-inferior" in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "run")
+    code, report, said = evaluate(tmp_path, *given, "--arms", "big,routed", "--write-verdict")
+    assert not any("forecast again" in c for c in report["cautions"]), "these thresholds are somebody's own"
+    assert "by: eval" in file.read_text()
 
 
 # ---- ended runs ----

@@ -100,14 +100,17 @@ class Source:
         """What puts the checkpoints where engines look for them."""
         steps = []
         for name, pool in self.cluster.pools.items():
-            nodes = [n for replica in self.layout.of(name) for n in replica.nodes]
+            nodes = list(dict.fromkeys(n for replica in self.layout.of(name) for n in replica.nodes))
             if not nodes:
                 continue
-            if pool.path is None:
-                hub = f"{self.cluster.node(nodes[0]).models_dir}/hub"
-                steps.append(f"`HF_HUB_CACHE={hub} hf download {pool.model}` on {', '.join(nodes)}")
-            else:
+            if pool.path is not None:
                 steps.append(f"{pool.model} as `{pool.path}` inside the container on {', '.join(nodes)}")
+                continue
+            places: dict[str, list[str]] = {}
+            for node in nodes:
+                places.setdefault(self.cluster.node(node).models_dir, []).append(node)
+            for folder, there in places.items():
+                steps.append(f"`HF_HUB_CACHE={folder}/hub hf download {pool.model}` on {', '.join(there)}")
         return (
             "Put the checkpoints into each node's models directory: "
             + "; ".join(steps)

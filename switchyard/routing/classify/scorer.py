@@ -7,7 +7,7 @@ trees over the numbers. A logistic curve makes p of the sum.
 from __future__ import annotations
 
 from bisect import bisect_left
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from itertools import repeat
 from math import exp, sqrt
 from operator import getitem, mul
@@ -130,7 +130,7 @@ def load_scorer(path: str | None, known: Scorer | None = None) -> Scorer:
         raw = (WEIGHTS if path is None else Path(path)).read_bytes()
     except OSError as error:
         raise BadWeights(f"{path} can't be read: {error.strerror}") from None
-    digest = blake2b(raw).hexdigest()
+    digest = sha256(raw).hexdigest()
     if known is not None and known.digest == digest:
         return known
     try:
@@ -186,7 +186,7 @@ class Scorer:
 
     Args:
         weights: what was learned.
-        digest: of the file that they stand in; empty when it doesn't matter.
+        digest: SHA-256 of the file that they stand in; empty when it doesn't matter.
     """
 
     def __init__(self, weights: Weights, digest: str = "") -> None:

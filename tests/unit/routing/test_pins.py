@@ -133,3 +133,13 @@ def test_what_a_session_keeps(pin, decide_per, turn, tool_loop, certain, pool):
     held = held_pool(pin, decide_per, turn, tool_loop, certain)
     assert (held[0] if held else None) == pool
     assert held is None or held[1]
+
+
+def test_who_only_looks_keeps_no_session_alive() -> None:
+    now = [0.0]
+    pins, session = Pins(100, lambda: now[0]), Session("a", "x-session-id")
+    pins.put("auto", session, Pin("big", 1))
+    now[0] = 90
+    assert pins.get("auto", session, use=False) is not None
+    now[0] = 101
+    assert pins.get("auto", session) is None

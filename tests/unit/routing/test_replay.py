@@ -517,3 +517,50 @@ def test_only_some_examples_are_kept():
     _, tally = replayed(LOWER, [line(f"r{n}", p=0.5, session=str(n)) for n in range(9)])
     (move,) = tally.as_report()["moves"]
     assert (move["count"], [e["id"] for e in move["examples"]]) == (9, ["r0", "r1", "r2", "r3", "r4"])
+
+
+# ---- answers of another pool than the one decided on ----
+
+
+def talk(new_policy, took_over: str, escalation: str = "") -> list[bytes]:
+    """A turn with tools that was decided for small and answered by another pool, and its tool loop there."""
+    call = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    result = {"role": "tool", "tool_call_id": "1", "content": "4"}
+    messages = [{"role": "user", "content": "hi"}]
+    bodies = [[*messages], [*messages, call, result], [*messages, call, result, call, result]]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    gateway = Gateway(new_policy, Secrets(), ask=no_judge)
+    lines = []
+
+    async def decide() -> None:
+        for n, body in enumerate(bodies):
+            view = view_of({"model": "auto", "messages": body, "tools": tools}, "chat", {"x-session-id": "a"})
+            target, signals = gateway.decider.find_target("auto"), Signals(view, 12)
+            session = identify(signals)
+            decision = await gateway.decider.decide(target, signals, session)
+            record = Record(f"r-{n}", "/v1/x", "chat", 1.0, model="auto", route="auto")
+            record.decision, record.pool, record.replica, record.outcome = decision.as_record(), decision.pool, "x", "ok"
+            if n == 0:
+                assert decision.pool == "small"
+                note = gateway.decider.note_move if escalation else gateway.decider.note_stand_in
+                note(target, session.key, signals, took_over)
+                record.pool, record.escalation = took_over, escalation
+            else:
+                assert decision.pool == took_over
+            record.signals = {name: signals.get(name) for name in ALWAYS_RECORDED}
+            record.session, record.session_source = session.key, session.source
+            record.decided_s, record.admitted_s, record.ended_s = 1.01, 1.02, 2.02
+            line = record.as_line()
+            line["time"] = (BEGIN + timedelta(seconds=n)).strftime("%Y-%m-%dT%H:%M:%S%z")
+            lines.append(msgspec.json.encode(line))
+
+    asyncio.run(decide())
+    return lines
+
+
+@pytest.mark.parametrize(("escalation", "after"), [("", "unknown"), ("small: no JSON", "same")])
+def test_a_session_goes_on_where_another_pool_took_over(escalation: str, after: str) -> None:
+    """The policy that made the log moves nothing of it, though the loop is not where its first request was decided to be."""
+    made = policy("{choose: [{p_at_least: 0.5, use: small}, {use: big}], otherwise: small}")
+    verdicts, _ = replayed(made, talk(made, "big", escalation))
+    assert [v.state for v in verdicts] == ["same", after, after]

@@ -276,3 +276,12 @@ def test_the_gateway_s_image_is_made_of_files_that_are_there():
     copied = [word for line in lines if line.startswith("COPY ") and "--from" not in line for word in line.split()[1:-1]]
     assert {"pyproject.toml", "requirements.lock", "README.md", "switchyard"} <= set(copied)
     assert [name for name in copied if not (ROOT / name).exists()] == []
+
+
+def test_readmes_name_each_node_once_with_its_own_models_directory():
+    text = SPARKS.replace("fabric: 192.168.0.4", "fabric: 192.168.0.4, models_dir: /data/models")
+    page = render("systemd", source_from(text))["README.md"]
+    assert "`HF_HUB_CACHE=/srv/models/hub hf download org/small` on s3;" in page
+    assert "`HF_HUB_CACHE=/data/models/hub hf download org/small` on s4." in page
+    both = source_from(SPARKS.replace("[[s3], [s4]]", "[[s3], [s3]]"))
+    assert "hf download org/small` on s3." in render("compose", both)["README.md"]
