@@ -115,11 +115,16 @@ class Escalation:
         return broken, second_reader
 
     async def _ask_larger(self, problem: str) -> tuple[Decision, Response]:
-        self._outgoing.record.escalation = f"{self._first_pool}: {problem}"
+        record = self._outgoing.record
+        record.escalation = f"{self._first_pool}: {problem}"
         decision = larger_decision(self._decision, self._first_pool, problem)
         if decision is None:
             raise self._failure(problem)
-        self._lease, self._response = await self._sender.send(self._outgoing, decision)
+        first = record.sent_s, record.first_byte_s
+        try:
+            self._lease, self._response = await self._sender.send(self._outgoing, decision)
+        finally:
+            record.sent_s, record.first_byte_s = first  # the client's first byte and token are the first attempt's
         return decision, self._response
 
     def _failure(self, problem: str) -> BadToolCall:

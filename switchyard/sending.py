@@ -124,7 +124,8 @@ class Sender:
                 tried.append(lease.replica.label)
                 may_move = partial(self._may_move, order, name, tried, decision, record)
                 try:
-                    record.sent_s = time.monotonic()
+                    record.sent_s, record.first_byte_s = time.monotonic(), 0.0
+                    record.first_sent_s = record.first_sent_s or record.sent_s
                     response = await self._try(outgoing, pool, lease, body, may_move)
                 except ConnectFailed as failed:
                     failure, last = failed.error, failed.error.message
@@ -186,10 +187,13 @@ class Sender:
         if (outgoing.view.stream or response.status in FAULTS) and may_move():
             try:
                 failed = await fails_early(response)
+                broke_off = isinstance(failed, BrokenStream)
+                if broke_off:  # nobody has seen its head: the client gets an error's status
+                    failed = Unreachable(f"{lease.replica.full_name} broke off before it answered")
                 if failed is not None and await self._is_dead(pool, lease.replica):
                     raise EngineDied(failed)
-                if isinstance(failed, BrokenStream):  # nobody has seen its head: the client gets an error's status
-                    raise Unreachable(f"{lease.replica.full_name} broke off before it answered")
+                if failed is not None and broke_off:
+                    raise failed
             except BaseException:
                 response.abandon()
                 raise

@@ -216,7 +216,8 @@ class Metrics(Collector):
         if record.sent_s:
             queued = record.admitted_s - record.decided_s
             histograms["switchyard_queue_seconds"][(pool,)].add(queued)
-            histograms["switchyard_overhead_seconds"][()].add(max(0.0, record.sent_s - record.began_s - queued))
+            before_s = (record.first_sent_s or record.sent_s) - record.began_s  # a later attempt waited for an engine
+            histograms["switchyard_overhead_seconds"][()].add(max(0.0, before_s - queued))
         if record.first_byte_s:
             histograms["switchyard_first_byte_seconds"][(pool,)].add(record.first_byte_s - record.sent_s)
         if record.first_token_s:

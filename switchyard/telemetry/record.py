@@ -27,6 +27,7 @@ class Record(msgspec.Struct):
         limit: the limit of its API key that it exceeded.
         escalation: why a larger pool had to take over in mid-answer.
         died: pool and replica that died with it before there was anything of an answer; it went to another.
+        first_sent_s: when the first attempt was sent; `sent_s` is the one whose first byte and token are told of.
         tries: requests written to an engine; more than attempts when a kept connection had died.
         decision: what `Decision.as_record` gives.
         signals: those that were read.
@@ -63,6 +64,7 @@ class Record(msgspec.Struct):
     error: str = ""
     decided_s: float = 0.0
     admitted_s: float = 0.0
+    first_sent_s: float = 0.0
     sent_s: float = 0.0
     first_byte_s: float = 0.0
     first_token_s: float = 0.0

@@ -19,7 +19,9 @@ from switchyard.errors import BrokenStream, GatewayError, Unreachable, UpstreamT
 Headers = list[tuple[bytes, bytes]]
 BUFFER_LIMIT = 256 * 1024  # bytes kept for a reader that has not come yet; then the engine waits
 MAX_HEAD_BYTES = 64 * 1024
-_ANSWERS = re.compile(rb"(?:\A|\n)event: (?!response\.(?:created|queued|in_progress)\b)")
+_ANNOUNCES = b"event: response."
+_ANSWERS = re.compile(rb"(?:\A|\n)event: (?!response\.(?:created|queued|in_progress)[\r\n])[^\r\n]*[\r\n]")  # whole lines
+_LINE_BYTES = 64  # of a line that has not ended: more than any event's name takes
 
 
 class StaleConnection(Exception):
@@ -52,7 +54,7 @@ class Response:
 
     __slots__ = (
         "_announced", "_buffer", "_buffered", "_client_waits", "_connection",
-        "_ended", "_error", "_has_begun", "_head", "_more", "_sink", "head_s", "headers", "is_stream", "length",
+        "_ended", "_error", "_has_begun", "_head", "_line", "_more", "_sink", "head_s", "headers", "is_stream", "length",
         "status",
     )  # fmt: skip
 
@@ -73,6 +75,7 @@ class Response:
         self.head_s = 0.0
         self._has_begun = False
         self._announced = False
+        self._line = b""  # the beginning of a line that a piece has cut
 
     def has_begun(self) -> bool:
         """Whether there is something of the body; but for events by which a response is only announced.
@@ -167,8 +170,7 @@ class Response:
     def take(self, data: bytes) -> None:
         """A piece of the body came."""
         if not self._has_begun:
-            self._announced = self._announced or data.startswith(b"event: response.")
-            self._has_begun = not self._announced or _ANSWERS.search(data) is not None
+            self._look_for_answer(data)
         if self._sink is not None:
             self._sink.feed(data)
             return
@@ -178,6 +180,18 @@ class Response:
             self._tell_who_looks()
         if self._buffered > BUFFER_LIMIT:
             self._connection.pause()
+
+    def _look_for_answer(self, data: bytes) -> None:
+        """Whether these bytes are more than an announcement. Pieces end anywhere, also in the middle of an event's name."""
+        text = self._line + data
+        if not self._announced:
+            if len(text) < len(_ANNOUNCES) and _ANNOUNCES.startswith(text):
+                self._line = text
+                return
+            self._announced = text.startswith(_ANNOUNCES)
+        self._has_begun = not self._announced or _ANSWERS.search(text) is not None
+        if not self._has_begun:
+            self._line = text[text.rfind(b"\n") + 1 :][:_LINE_BYTES]
 
     def take_end(self) -> None:
         """The body is complete."""

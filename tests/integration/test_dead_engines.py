@@ -142,6 +142,45 @@ def test_a_stream_that_breaks_off_before_its_first_event_is_an_error_and_no_brok
     assert len(other.work) == 1
 
 
+def test_so_is_one_whose_request_finds_no_other_place(start: Start, engine: Engine) -> None:
+    (other,), gateway = others(start, engine)
+    gate = Gate()
+    for each in (engine, other):
+        each.play(dying(each, stream(named(*BEGINS), gate, RESET)))
+    connection = gateway.client().start(*ask("responses", stream=True))
+    eventually(lambda: engine.work or other.work)
+    spare = (other if engine.work else engine).url.removeprefix("http://")
+    assert gateway.client().post(f"/admin/pools/small/replicas/{spare}/drain?force=true").status == 200
+    gate.open()
+    answer = connection.answer()
+    assert (answer.status, answer.code) == (502, "upstream_unreachable")
+
+
+@pytest.mark.parametrize("end", ["an answer", "none"])
+def test_times_are_those_of_the_attempt_that_they_are_told_of(start: Start, engine: Engine, end: str) -> None:
+    """And what a dead engine took is not the gateway's own time."""
+    (other,), gateway = others(start, engine)
+    engine.play(dying(engine, stream(2, sse({"error": DEAD}), sse("[DONE]"))))
+    if end == "none":
+        other.play([0.05, CLOSE])
+    for _ in range(2):
+        gateway.client().post(*ask("chat", stream=True))
+    gateway.wait_idle()
+    records = gateway.decisions()
+    assert any(len(record["attempts"]) == 2 for record in records)
+    assert all(ms >= 0 for record in records for ms in record["ms"].values() if ms is not None)
+    assert gateway.metric("switchyard_overhead_seconds_sum") < 2
+
+
+@pytest.mark.parametrize("at", [5, named(*BEGINS).rfind(b"event: ") + 20], ids=["first line", "second event's name"])
+def test_an_announcement_in_two_pieces_is_none_the_less_one(start: Start, engine: Engine, at: int) -> None:
+    """The limit between two pieces of an answer doesn't hold yet."""
+    gateway = start(Gateway(policy({"small": pool(engine, timeouts={"first_byte_s": 30, "idle_s": 0.5})})))
+    whole, last = named(*BEGINS), named({"type": "response.completed", "response": {}})
+    engine.play(stream(whole[:at], 0.05, whole[at:], 1.5, last))
+    assert gateway.client().post(*ask("responses", stream=True)).body.endswith(last)
+
+
 def test_who_is_bound_to_a_replica_stays(start: Start, engine: Engine) -> None:
     (other,), gateway = others(start, engine)
     client = gateway.client()
