@@ -87,10 +87,10 @@ class EmbeddedClassifier:
             return Outcome(NAME, TRIVIAL_P, "a prior for trivial asks")
         if signals.tools:
             return Outcome(NAME, why=TOOLS)
+        if len(text) > LONGEST:  # before the next: of a very long text only the beginning is known
+            return Outcome(NAME, why=TOO_LONG)
         if signals.prompt_tokens * BYTES_PER_TOKEN > MOST_ELSEWHERE + 2 * len(text):
             return Outcome(NAME, why=ELSEWHERE)
-        if len(text) > LONGEST:
-            return Outcome(NAME, why=TOO_LONG)
         if not has_choices(text) and has_code(text):
             return Outcome(NAME, why=CODE)
         reading = Reading(text)

@@ -125,6 +125,7 @@ QUESTION = "What is the capital of France?"
         (chat(("user", QUESTION), tools=[TOOL]), "tools are offered"),
         (chat(("system", "You know our handbook. " * 200), ("user", QUESTION)), "not in the last message"),
         (chat(("user", "x" * 5000), ("assistant", "Yes."), ("user", QUESTION)), "not in the last message"),
+        (chat(("user", "word " * 20_000)), "over 3000 characters"),
         (chat(("user", QUESTION), ("assistant", "Paris."), ("user", "Why is that so?")), "leans on what was said"),
         (chat(("user", "What is printed?\nx = f(2);\ny = g(x);\nprint(y);")), "code"),
         (
